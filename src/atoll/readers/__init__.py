@@ -1,0 +1,1 @@
+"""Foreign files to typed facts; no judgement here."""

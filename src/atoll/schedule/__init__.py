@@ -1,0 +1,1 @@
+"""What must move: the schedule table and its readings."""

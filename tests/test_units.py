@@ -1,0 +1,75 @@
+"""Sizes, bandwidths and durations as text."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atoll.errors import SpecError, nearest
+from atoll.units import (
+    format_bandwidth,
+    format_duration,
+    format_size,
+    format_size_argument,
+    parse_bandwidth,
+    parse_duration,
+    parse_size,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"),
+    [("0", 0), ("8", 8), ("4K", 4096), ("128M", 128 << 20), ("1.5GiB", 3 << 29), ("64kb", 65536), (" 2 T ", 2 << 40)],
+)
+def test_sizes_are_binary(text: str, size_bytes: int) -> None:
+    assert parse_size(text) == size_bytes
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1.5", "M", "1Q", "1e99", "0x10", "1 2", "nan", "inf"])
+def test_bad_sizes_are_refused_with_the_text(text: str) -> None:
+    with pytest.raises(SpecError, match="-b") as caught:
+        parse_size(text, "-b")
+    assert repr(text) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "bytes_per_s"),
+    [("50GB/s", 50e9), ("400Gb/s", 50e9), ("400Gbit/s", 50e9), ("400Gbps", 50e9), ("1e9", 1e9), ("1.5TB/s", 1.5e12)],
+)
+def test_bandwidths_are_decimal_and_know_bits_from_bytes(text: str, bytes_per_s: float) -> None:
+    assert parse_bandwidth(text) == pytest.approx(bytes_per_s)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("35us", 35e-6), ("1.5ms", 1.5e-3), ("60", 60), ("15min", 900), ("100d", 8.64e6), ("2s", 2)]
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert parse_duration(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "fast", "1 fortnight", "-1s", "1e999"])
+def test_bad_durations_are_refused(text: str) -> None:
+    with pytest.raises(SpecError):
+        parse_duration(text)
+
+
+@given(st.integers(0, 2**60))
+def test_an_exact_size_survives_printing(size_bytes: int) -> None:
+    assert parse_size(format_size_argument(size_bytes)) == size_bytes
+
+
+@given(st.floats(1e-9, 1e9))
+def test_a_printed_duration_is_within_a_percent(seconds: float) -> None:
+    assert parse_duration(format_duration(seconds)) == pytest.approx(seconds, rel=0.01, abs=1e-9)
+
+
+def test_people_read() -> None:
+    assert format_size(1023) == "1023 B"
+    assert format_size(3 << 19) == "1.5 MiB"
+    assert format_bandwidth(47.7e6) == "47.7 MB/s"
+    assert format_duration(35e-6) == "35 us"
+    assert format_duration(3.09 * 3600) == "3.09 h"
+
+
+def test_nearest_name() -> None:
+    assert nearest("rign", ["ring", "tree"]) == "did you mean 'ring'? Known: ring, tree"
+    assert "did you mean" not in nearest("zzz", ["ring", "tree"])
