@@ -1,0 +1,17 @@
+"""Fixtures that every test may use."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def cases() -> Path:
+    """The folder of real inputs, named by ``ATOLL_CASES``; a test that needs it is skipped without it."""
+    folder = Path(os.environ.get("ATOLL_CASES", str(REPOSITORY.parent / "shared" / "cases")))
+    if not folder.is_dir():
+        pytest.skip(f"no real inputs: ATOLL_CASES or {folder} is not a folder")
+    return folder
