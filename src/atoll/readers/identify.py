@@ -1,0 +1,199 @@
+"""What kind of file this is, by its content: names lie, and half the logs people send are called ``log.txt``.
+
+``identify`` names one kind, the one that tells most; ``kinds_in`` names every kind whose mark is in the head, because
+one text may hold several (nccl-tests rows, NCCL lines and a torch watchdog in one job log). A text is offered to every
+line-oriented reader anyway (see ``text_stream``): the kinds of a text say what to expect, not what to skip.
+
+The head is the first 64 KiB, decompressed (``text_stream.read_head``). Nothing here opens or runs anything.
+"""
+
+from __future__ import annotations
+
+import codecs
+import enum
+import re
+from typing import Final
+
+from atoll.readers.launcher_prefix import ANSI
+
+HEAD_BYTES: Final = 1 << 16
+
+
+class Kind(enum.Enum):
+    """A kind of file. ``is_text_lines`` are the kinds that may share one file, line by line."""
+
+    NCCL_LOG = "nccl_log"
+    NCCL_TESTS = "nccl_tests"
+    NCCL_TESTS_JSON = "nccl_tests_json"
+    BANDWIDTH_TABLE = "bandwidth_table"
+    TOPO_MATRIX = "topo_matrix"
+    ROCM_TOPO = "rocm_topo"
+    TOPOLOGY_XML = "topology_xml"
+    NCCL_XML_GRAPH = "nccl_xml_graph"
+    IBSTAT = "ibstat"
+    NVIDIA_SMI = "nvidia_smi"
+    ENV_DUMP = "env_dump"
+    INSPECTOR_JSONL = "inspector_jsonl"
+    RAS_TEXT = "ras_text"
+    RAS_JSON = "ras_json"
+    FLIGHT_RECORDER = "flight_recorder"
+    FLIGHT_RECORDER_JSON = "flight_recorder_json"
+    KERNEL_LOG = "kernel_log"
+    TORCH_LOG = "torch_log"
+    SLURM = "slurm"
+    MSCCL_XML = "msccl_xml"
+    HOSTFILE = "hostfile"
+    UNKNOWN_TEXT = "unknown_text"
+    BINARY = "binary"
+    EMPTY = "empty"
+
+    @property
+    def is_text_lines(self) -> bool:
+        return self not in _WHOLE_DOCUMENT
+
+
+_WHOLE_DOCUMENT: Final = frozenset(
+    {
+        Kind.NCCL_TESTS_JSON,
+        Kind.TOPOLOGY_XML,
+        Kind.NCCL_XML_GRAPH,
+        Kind.RAS_JSON,
+        Kind.FLIGHT_RECORDER,
+        Kind.FLIGHT_RECORDER_JSON,
+        Kind.MSCCL_XML,
+        Kind.BINARY,
+        Kind.EMPTY,
+    }
+)
+
+# A launcher's label may stand before any of these marks, so a mark is not tied to the line's start unless it must be.
+_LABEL = rb"^(?:\[[^\]\n]{1,60}\](?:<std\w+>)?:? ?| {0,6}\d{1,6}: |\S{1,40}Z )?"
+_MARKS: Final[tuple[tuple[Kind, re.Pattern[bytes]], ...]] = (
+    (Kind.RAS_TEXT, re.compile(_LABEL + rb"(?:Job summary|Communicators\.\.\. )\s*$", re.MULTILINE)),
+    (Kind.NCCL_TESTS, re.compile(
+        rb"# nThread \d+ nGpus \d+|# Collective test starting|# Avg bus bandwidth|# nccl-tests version"
+        rb"|#\s+size\s+count\s+type|#\s+bytes\s+N\s+type", re.MULTILINE)),
+    (Kind.NCCL_LOG, re.compile(
+        rb"[\w.-]+:\d+:\d+ \[-?\d+\] (?:\S+ )?(?:\(\S*\) )?NCCL (?:INFO|WARN|TRACE|CALL|ERROR|VERSION|ABORT) ?"
+        rb"|(?:^|[^\w])(?:NCCL|RCCL) version \d+[.:]")),
+    (Kind.ROCM_TOPO, re.compile(rb"Weight between two GPUs|Hops between two GPUs|Link Type between two GPUs"
+                                rb"|ROCm System Management Interface")),
+    (Kind.TOPO_MATRIX, re.compile(_LABEL + rb"[ \t]*(?:GPU0|NIC0|mlx5_0)[ \t]+(?:\S+[ \t]+)*?"
+                                  rb"(?:GPU\d|CPU Affinity|NIC\d|mlx5_\d)", re.MULTILINE)),
+    (Kind.IBSTAT, re.compile(_LABEL + rb"CA '[^'\n]+'\s*$|^hca_id:\s", re.MULTILINE)),
+    (Kind.NVIDIA_SMI, re.compile(
+        rb"\| NVIDIA-SMI |={4,}NVSMI LOG={4,}|^GPU \d+: .{1,100}\(UUID: GPU-|<nvidia_smi_log>", re.MULTILINE)),
+    (Kind.SLURM, re.compile(
+        rb"slurmstepd: |^srun: |srun: error: |sbatch: |^\s*JobID\|?\s+.*State|^JobId=\d+ |oom_kill event in StepId",
+        re.MULTILINE)),
+    (Kind.TORCH_LOG, re.compile(
+        rb"ProcessGroupNCCL|torch[./]distributed|c10d|Watchdog caught collective|elastic_launch|torchrun"
+        rb"|Traceback \(most recent call last\)|CUDA out of memory|ChildFailedError|exitcode\s*: ")),
+    (Kind.KERNEL_LOG, re.compile(
+        rb"NVRM: |nvidia-nvswitch\d|SXid|^\[ *\d{1,9}\.\d{6}\] \S|^\d{1,3},\d{1,12},\d{1,16},[-c+]"
+        rb"|Out of memory: Kill|\bkernel: |^\[\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4}\] ", re.MULTILINE)),
+)  # fmt: skip
+
+# Measured rows kept as CSV or as columns: pairwise results, a sweep without the frame of nccl-tests.
+_TABLE_HEADER: Final = re.compile(
+    rb"^(?:# ?columns: |[\w. /()-]+,).*\b(?:\w*_)?(?:busbw|algbw|bus_bw|alg_bw|median)", re.IGNORECASE | re.MULTILINE
+)
+_ENV_LINE: Final = re.compile(rb"(?:export |declare -x |setenv )?[A-Za-z_][A-Za-z0-9_]*=.*")
+_HOSTFILE_LINE: Final = re.compile(
+    rb"[A-Za-z0-9][\w.-]*(?::\d+|(?:[ \t]+(?:slots|max_slots|max-slots)[ \t]*=[ \t]*\d+)+)"
+)
+_XML_ROOT: Final = re.compile(
+    rb"\s*(?:<\?xml[^>]*\?>\s*|<!--.*?-->\s*|<!DOCTYPE[^>\[]*(?:\[.*?\])?>\s*)*<([A-Za-z_][\w.-]*)", re.DOTALL
+)
+_XML_KINDS: Final = {
+    b"system": Kind.TOPOLOGY_XML,
+    b"graphs": Kind.NCCL_XML_GRAPH,
+    b"algo": Kind.MSCCL_XML,
+    b"nvidia_smi_log": Kind.NVIDIA_SMI,
+}
+_TEXT_CONTROL: Final = frozenset(b"\t\n\r\x0b\x0c\x1b\x08")
+
+
+def identify(head: bytes, size: int) -> Kind:
+    """The kind that tells most about a file of ``size`` bytes that begins with ``head``."""
+    if size == 0 or not head:
+        return Kind.EMPTY
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        head = head[: len(head) & ~1].decode("utf-16", "replace").encode()
+    head = head[:HEAD_BYTES].removeprefix(codecs.BOM_UTF8)
+    if _is_pickle(head):
+        recorder = b"pg_config" in head or b"nccl_version" in head or (b"entries" in head and b"version" in head)
+        return Kind.FLIGHT_RECORDER if recorder else Kind.BINARY
+    if _is_binary(head):
+        return Kind.BINARY
+    body = head.lstrip()
+    if body.startswith(b"<") and (kind := _xml_kind(body)) is not None:
+        return kind
+    if body.startswith((b"{", b"[{", b"[\n")) and (kind := _json_kind(body)) is not None:
+        return kind
+    marked = _marked(head)
+    if marked:
+        return marked[0]
+    return _by_line_form(head)
+
+
+def kinds_in(head: bytes, size: int) -> tuple[Kind, ...]:
+    """Every kind whose mark is in ``head``, the one that tells most first; always at least one."""
+    first = identify(head, size)
+    if not first.is_text_lines:
+        return (first,)
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        head = head[: len(head) & ~1].decode("utf-16", "replace").encode()
+    return (first, *(kind for kind in _marked(head[:HEAD_BYTES]) if kind is not first))
+
+
+def _marked(head: bytes) -> tuple[Kind, ...]:
+    if b"\x1b" in head:
+        head = ANSI.sub(b"", head)
+    head = head.replace(b"\r\n", b"\n")
+    return tuple(kind for kind, mark in _MARKS if mark.search(head))
+
+
+def _is_pickle(head: bytes) -> bool:
+    return len(head) > 2 and head[0] == 0x80 and head[1] in range(2, 6)
+
+
+def _is_binary(head: bytes) -> bool:
+    """A NUL, or more than one control byte in thirty, is no text; bytes over 0x7f are any encoding."""
+    if b"\0" in head[:4096]:
+        return True
+    sample = head[:4096]
+    control = sum(1 for byte in sample if byte < 32 and byte not in _TEXT_CONTROL)
+    return control * 30 > len(sample)
+
+
+def _xml_kind(body: bytes) -> Kind | None:
+    match = _XML_ROOT.match(body)
+    return _XML_KINDS.get(match[1], Kind.UNKNOWN_TEXT) if match else None
+
+
+def _json_kind(body: bytes) -> Kind | None:
+    if b'"coll_perf"' in body or b'"inspector_output_format_version"' in body or b'"p2p_perf"' in body:
+        return Kind.INSPECTOR_JSONL
+    if b'"pg_config"' in body or b'"collective_seq_id"' in body or b'"pg_status"' in body:
+        return Kind.FLIGHT_RECORDER_JSON
+    if b'"out_of_place"' in body or b'"busbw"' in body or b'"bus_bw"' in body or b'"nccl_tests' in body:
+        return Kind.NCCL_TESTS_JSON
+    if b'"communicators' in body or b'"ras"' in body or b'"job_summary"' in body:
+        return Kind.RAS_JSON
+    return None
+
+
+def _by_line_form(head: bytes) -> Kind:
+    """Texts without marks: an environment (NAME=value on most lines) or a list of hosts."""
+    body = [line.strip() for line in head.splitlines()[:200]]
+    body = [line for line in body if line and not line.startswith(b"#")]
+    if not body:
+        return Kind.UNKNOWN_TEXT
+    if _TABLE_HEADER.search(head[:4096]):
+        return Kind.BANDWIDTH_TABLE
+    if sum(1 for line in body if _ENV_LINE.fullmatch(line)) * 2 > len(body):
+        return Kind.ENV_DUMP
+    if all(_HOSTFILE_LINE.fullmatch(line) for line in body):
+        return Kind.HOSTFILE
+    return Kind.UNKNOWN_TEXT
