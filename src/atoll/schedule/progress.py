@@ -9,6 +9,9 @@ read, while A's receiver cannot take A's bytes for the same reason.
 An exchange of the same chunks in the same order always gets through, segment by segment. One that is shifted, in
 which B's first chunk overwrites A's last, does not. Here such steps are played with one chunk of staging, and what
 gets stuck is refused, so that every proven schedule runs with one segment on any transport.
+
+Local moves are not staged at all: a rank makes them one after the other, in table order, each chunk as soon as its
+destination is free. A swap of two chunks in one step is therefore refused too; it needs a scratch chunk.
 """
 
 from __future__ import annotations
@@ -34,9 +37,12 @@ def check_progress(schedule: Schedule, step: int, rows: Columns) -> None:
     messages: dict[tuple[int, int, int], list[int]] = defaultdict(list)
     for entry, key in enumerate(zip(chunks.src.tolist(), chunks.dst.tolist(), chunks.channel.tolist(), strict=True)):
         messages[key].append(entry)
-    # Local moves are not staged: each is a message of its own, read and written in table order.
-    lanes = [[entry] for key, lane in messages.items() if key[0] == key[1] for entry in lane]
-    lanes += [lane for key, lane in messages.items() if key[0] != key[1]]
+    local: dict[int, list[int]] = {rank: [] for rank, dst, _ in messages if rank == dst}
+    for (rank, dst, _), entries in messages.items():
+        if rank == dst:
+            local[rank] += entries
+    staged_lanes = [entries for (src, dst, _), entries in messages.items() if src != dst]
+    lanes = staged_lanes + [sorted(entries) for entries in local.values()]
 
     unread: dict[int, int] = defaultdict(int)
     for position in source:
@@ -59,16 +65,22 @@ def check_progress(schedule: Schedule, step: int, rows: Columns) -> None:
         for lane, entries in enumerate(lanes):
             while heads[lane] < len(entries):
                 entry = entries[heads[lane]]
-                if not staged[lane]:
+                if lane < len(staged_lanes) and not staged[lane]:
                     staged[lane] = True
                     unread[source[entry]] -= 1
                     moved = True
                 operand = int(chunks.operand_chunk[entry])
                 own_operand = operand not in (REPLACE, int(chunks.dst_chunk[entry]))
                 operand_position = int(chunks.dst[entry]) * stride + operand
-                pending = unread[target[entry]] - (own_operand and operand_position == target[entry])
+                unstaged = lane >= len(staged_lanes)
+                own_reads = (own_operand and operand_position == target[entry]) + (
+                    unstaged and source[entry] == target[entry]
+                )
+                pending = unread[target[entry]] - own_reads
                 if pending or applied[target[entry]] != turn[entry]:
                     break
+                if unstaged:
+                    unread[source[entry]] -= 1
                 if own_operand:
                     unread[operand_position] -= 1
                 applied[target[entry]] += 1
