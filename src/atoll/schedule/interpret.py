@@ -53,7 +53,8 @@ def interpret(proven: ProvenSchedule, inputs: Sequence[npt.ArrayLike], operation
                 reads[src, chunk] = _held(memory, lowest, src, chunk)
             if rows.operand_chunk[at] != REPLACE:
                 for chunk in range(int(rows.operand_chunk[at]), int(rows.operand_chunk[at] + rows.num_chunks[at])):
-                    reads[dst, chunk] = _held(memory, lowest, dst, chunk)
+                    if memory[dst][chunk] is not None:  # a running value may come to be within the step
+                        reads[dst, chunk] = _held(memory, lowest, dst, chunk)
         written: set[tuple[int, int]] = set()
         for at in order:
             src, dst = int(rows.src[at]), int(rows.dst[at])

@@ -1,0 +1,1 @@
+"""Public testing tools: worlds without sockets, faults on purpose, conformance checks."""
