@@ -15,8 +15,7 @@ docker compose, stern  ``worker-0  | ``                           host (containe
 NCCL itself            ``[2024-05-01 10:11:12]``                  time (``NCCL_DEBUG_TIMESTAMP_FORMAT``)
 =====================  =========================================  ==================================
 
-Prefixes nest (a Kubernetes time before an ``srun`` label), so they are peeled until none is left. A prefix is only
-peeled where the rest cannot be hurt by it: ``5: `` alone is a label only in front of text, never the whole line.
+Prefixes nest (a Kubernetes time before an ``srun`` label), so they are peeled until none is left.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ def split_prefix(line: bytes) -> tuple[LauncherPrefix, int]:
     pid: int | None = None
     at = 0
     for _ in range(MAX_LAYERS):
-        if match is None or (match.end() >= len(line) and match.lastgroup == "srun"):
+        if match is None:
             break
         if match["mpi"] is not None:
             launcher, rank, stream = "mpirun", int(match["mpi_rank"]), match["mpi_stream"].decode()

@@ -1,0 +1,442 @@
+"""NCCL and RCCL logs to typed facts: any version from 2.4, any launcher, one mixed file or a file for each rank.
+
+**A line** is ``host:pid:tid [dev] NCCL INFO body``, with launcher prefixes in front, and for warnings a place in NCCL's
+source (``transport/net_ib.cc:94``) and a time. Its *head* says who speaks, its *body* is parsed by the shape table
+(``nccl_log_shapes``) into a fact. What ranks repeat is kept once (``Statement``); channel lines and states of
+communicators become the map of the job (``nccl_log_job``).
+
+**Speed.** A log of a thousand ranks says the same sentences over and over, so heads and bodies are looked up in
+dictionaries by their bytes and parsed only when new. Sentences that carry a pointer are new each time but of few
+shapes: once enough examples of such a shape are kept, its *skeleton* (the body without hexadecimal digits) names it.
+
+**Coverage is stated.** A line that bears NCCL's mark and fits no shape is counted as unknown, and shown with its digits
+replaced. There is no shape that takes anything. Lines that two processes wrote into each other are taken apart where a
+second head shows, and a remainder on the next line is joined on again.
+
+``feed_block`` returns what is not NCCL's, so that other readers can have it in the same pass.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from atoll.readers.launcher_prefix import ANSI, MPI_TAG, split_prefix
+from atoll.readers.nccl_log_facts import Collective, CommInit, Fact, Speaker, Statement, Version
+from atoll.readers.nccl_log_job import CHANNEL_LINE, COLLNET_LINE, Job, JobBuilder
+from atoll.readers.nccl_log_shapes import Table
+from atoll.readers.nccl_log_table_errors import ERROR_SHAPES
+from atoll.readers.nccl_log_table_graph import GRAPH_SHAPES
+from atoll.readers.nccl_log_table_init import INIT_SHAPES
+from atoll.readers.nccl_log_table_net import NET_SHAPES
+from atoll.readers.source import MAX_TEXT, Source
+from atoll.readers.text_stream import ReadRefused, blocks
+
+MAX_STATEMENTS: Final = 250_000
+MAX_UNKNOWN: Final = 500
+MAX_SPEAKERS: Final = 100_000
+MAX_BODY: Final = 4000
+_MAX_CACHE: Final = 50_000
+
+F = TypeVar("F", bound=Fact)
+
+_LEVEL: Final = re.compile(rb"(INFO|WARN|TRACE|CALL|ERROR|VERSION|ABORT) ?")
+_HEAD: Final = re.compile(
+    rb"(?:^|(?<=[\s:>|\]\[\x28\"]))([\w.\-]{1,253}):(\d{1,10}):(\d{1,10})(?: \[(-?\d{1,6})\])?(?: (\S.{0,200}))?\s*$"
+)
+_BARE_HEAD: Final = re.compile(rb"(?:^|\s)\[(-?\d{1,6})\](?: (\S.{0,200}))?\s*$")
+_TRAILING_TAG: Final = re.compile(MPI_TAG.pattern + rb"\s*$")
+_SECOND_HEAD: Final = re.compile(rb"([\w.\-]{1,253}):(\d{1,10}):(\d{1,10}) \[-?\d{1,6}\] (?:\S{1,120} )?$")
+_VERSION_LINE: Final = re.compile(rb"(?:^|[\s:>\]])((?:NCCL|RCCL) version ?:? ?\d+\.\d+\S*(?: HEAD:\S+)?)\s*$")
+_PLACE: Final = re.compile(r"([\w./\-]{1,200}\.(?:cc|h|hpp|cpp|cu|c|cuh):\d{1,6})(?: \((\w{1,120})\))? ")
+_NUMBERS: Final = re.compile(r"0[xX][0-9a-fA-F]+|\d+")
+_HEX_DIGITS: Final = b"0123456789abcdefABCDEFx"
+
+
+@lru_cache(maxsize=1)
+def shape_table() -> Table:
+    """The table of every sentence shape; building it takes some tenths of a second, so it is built once."""
+    return Table((*INIT_SHAPES, *NET_SHAPES, *GRAPH_SHAPES, *ERROR_SHAPES))
+
+
+class UnknownShape(msgspec.Struct):
+    """A sentence that no shape fits, its numbers shown as ``#``, with the first line that says it."""
+
+    text: str
+    example: Source
+    count: int = 1
+
+
+class Coverage(msgspec.Struct):
+    """What was read and what was understood. ``damaged`` are NCCL lines cut by another writer and not mended."""
+
+    lines: int = 0
+    nccl_lines: int = 0
+    recognised: int = 0
+    damaged: int = 0
+    mended: int = 0
+    unknown: list[UnknownShape] = []
+    statements_dropped: int = 0
+
+    @property
+    def fraction(self) -> float:
+        """Of the NCCL lines, how many fit a shape; 1 where there is no NCCL line."""
+        return self.recognised / self.nccl_lines if self.nccl_lines else 1.0
+
+
+class NcclLog(msgspec.Struct):
+    """All NCCL logs of one job. ``shape_lines`` counts lines by shape; ``last_order`` is each speaker's last line."""
+
+    files: list[str]
+    coverage: Coverage
+    speakers: list[Speaker]
+    statements: list[Statement]
+    job: Job
+    shape_lines: dict[str, int]
+    last_order: dict[int, int]
+
+    def facts(self, kind: type[F]) -> Iterator[tuple[F, Statement]]:
+        """Every fact of a class, with its statement, in the order of first appearance."""
+        for statement in self.statements:
+            if isinstance(statement.fact, kind):
+                yield statement.fact, statement
+
+    def of_shape(self, *shapes: str) -> Iterator[Statement]:
+        return (statement for statement in self.statements if statement.shape in shapes)
+
+    def warnings(self) -> Iterator[Statement]:
+        """Everything said at level WARN (or ERROR), in order."""
+        return (statement for statement in self.statements if statement.level in ("WARN", "ERROR"))
+
+    def hosts_of(self, statement: Statement) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self.speakers[index].host for index in statement.speakers))
+
+    @property
+    def versions(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(fact.version for fact, _ in self.facts(Version)))
+
+
+class _Unmended(msgspec.Struct):
+    """A body that fits no shape: a remainder of it may follow."""
+
+    body: bytes
+    level: str
+    speaker: int
+    number: int
+    raw: bytes
+    location: str
+    text: str
+
+
+class NcclLogReader:
+    """Feed it the blocks of one file after the other; ``result`` may be asked for at any time."""
+
+    def __init__(self) -> None:
+        self._table = shape_table()
+        self._job = JobBuilder()
+        self._coverage = Coverage()
+        self._files: list[str] = []
+        self._file = ""
+        self._number = 0
+        self._speakers: list[Speaker] = []
+        self._speaker_of: dict[Speaker, int] = {}
+        self._hosts: set[bytes] = set()
+        self._heads: dict[bytes, tuple[int, str, str]] = {}
+        self._bodies: dict[bytes, Statement] = {}
+        self._statements: list[Statement] = []
+        self._skeletons: dict[bytes, str] = {}
+        self._kept: dict[str, int] = {}
+        self._shape_lines: dict[str, int] = {}
+        self._unknown: dict[str, UnknownShape] = {}
+        self._unmended: _Unmended | None = None
+        self._last: dict[int, int] = {}
+
+    def begin(self, file: str) -> None:
+        """The blocks that follow are of this file."""
+        self._file = file
+        self._files.append(file)
+        self._number = 0
+        self._unmended = None
+
+    def feed_block(self, lines: Iterable[bytes]) -> list[tuple[int, bytes]]:
+        """Raw lines in their order; returns the number and bytes of what is not NCCL's."""
+        others: list[tuple[int, bytes]] = []
+        coverage = self._coverage
+        first = number = self._number
+        bodies = self._bodies
+        heads = self._heads
+        last = self._last
+        base = coverage.lines - number
+        for raw in lines:
+            number += 1
+            at = raw.find(b" NCCL ")
+            if at < 0:
+                self._number = number
+                self._other(raw, others)
+                continue
+            body = raw[at + 6 :]
+            known = heads.get(raw[:at])
+            if known is not None:
+                statement = bodies.get(body)
+                if statement is not None and not known[1]:
+                    speaker = known[0]
+                    statement.count += 1
+                    statement.speakers[speaker] = None
+                    last[speaker] = base + number
+                    coverage.nccl_lines += 1
+                    coverage.recognised += 1
+                    continue
+            self._number = number
+            self._line(raw, at, others)
+        self._number = number
+        coverage.lines += number - first
+        return others
+
+    def result(self) -> NcclLog:
+        """All facts of what was fed so far."""
+        lines = dict(self._shape_lines)
+        for statement in self._statements:
+            lines[statement.shape] = lines.get(statement.shape, 0) + statement.count
+        unknown = sorted(self._unknown.values(), key=lambda shape: -shape.count)
+        coverage = msgspec.structs.replace(self._coverage, unknown=unknown)
+        return NcclLog(
+            list(self._files), coverage, list(self._speakers), list(self._statements), self._job.job(), lines,
+            dict(self._last),
+        )  # fmt: skip
+
+    # --- one line
+
+    def _line(self, raw: bytes, at: int, others: list[tuple[int, bytes]]) -> None:
+        level = _LEVEL.match(raw, at + 6)
+        if level is None:
+            self._other(raw, others)
+            return
+        head = self._head(raw[:at])
+        if head is None:
+            if b"\x1b" in raw and (clean := ANSI.sub(b"", raw)) != raw and (found := clean.find(b" NCCL ")) >= 0:
+                self._line(clean, found, others)
+            else:
+                self._other(raw, others)
+            return
+        speaker, location, time, residue = head
+        if residue:
+            others.append((self._number, residue))
+        body = raw[level.end() :]
+        second = body.find(b" NCCL ")
+        if second >= 0 and (match := _SECOND_HEAD.search(body, max(0, second - 400), second + 1)) is not None:
+            start = self._second_start(match)
+            self._body(body[:start], level[1].decode(), speaker, location, time, raw, cut=True)
+            rest = body[start:]
+            self._line(rest, rest.find(b" NCCL "), others)
+            return
+        self._body(body, level[1].decode(), speaker, location, time, raw, key=raw[at + 6 :])
+
+    def _second_start(self, match: re.Match[bytes]) -> int:
+        """Where a head that stands inside a line begins: its host may be glued to the text before it."""
+        host = match[1]
+        if host not in self._hosts:
+            tails = [known for known in self._hosts if host.endswith(known)]
+            if tails:
+                return match.start() + len(host) - max(map(len, tails))
+        return match.start()
+
+    def _head(self, head: bytes) -> tuple[int, str, str, bytes] | None:
+        """Speaker, place in the source, time, and what stands before the head but is no launcher prefix."""
+        known = self._heads.get(head)
+        if known is not None:
+            return known[0], known[1], known[2], b""
+        match = _HEAD.search(head)
+        if match is None:
+            bare = _BARE_HEAD.search(head) if head.strip() else None
+            if bare is None:
+                if head.strip():
+                    return None
+                return self._speaker(Speaker("", 0, -1)), "", "", b""
+            host, pid, dev, place = b"", 0, int(bare[1]), bare[2]
+            start = bare.start()
+        else:
+            host, pid, place = match[1], int(match[2]), match[5]
+            dev = int(match[4]) if match[4] is not None else -1
+            start = match.start()
+        before = head[:start]
+        prefix, end = split_prefix(before)
+        residue = before[end:].strip()
+        rank = prefix.rank
+        if (tag := _TRAILING_TAG.search(residue)) is not None:
+            # mpirun marks each write() of a rank, so the tag of this line may follow the text of another.
+            rank, residue = int(tag[1]), residue[: tag.start()]
+        speaker = self._speaker(Speaker(host.decode(), pid, dev, rank))
+        self._hosts.add(host)
+        location = place.decode("utf-8", "backslashreplace") if place else ""
+        if not residue and not prefix.time and len(self._heads) < _MAX_CACHE:
+            self._heads[head] = (speaker, location, "")
+        return speaker, location, prefix.time, residue
+
+    def _speaker(self, speaker: Speaker) -> int:
+        index = self._speaker_of.get(speaker)
+        if index is None:
+            if len(self._speakers) >= MAX_SPEAKERS:
+                speaker = Speaker("", 0, -1)
+                if speaker in self._speaker_of:
+                    return self._speaker_of[speaker]
+            index = self._speaker_of[speaker] = len(self._speakers)
+            self._speakers.append(speaker)
+        return index
+
+    # --- one body
+
+    def _body(
+        self, body: bytes, level: str, speaker: int, location: str, time: str, raw: bytes, *,
+        cut: bool = False, key: bytes = b"",
+    ) -> None:  # fmt: skip
+        coverage = self._coverage
+        coverage.nccl_lines += 1
+        self._last[speaker] = coverage.lines + self._number
+        if b" via " in body and (match := CHANNEL_LINE.match(body)) is not None:
+            self._job.channel(match, speaker, self._file, self._number, raw)
+            self._count("channel")
+            return
+        statement = self._bodies.get(key) if key else None
+        if statement is not None:
+            statement.count += 1
+            statement.speakers[speaker] = None
+            coverage.recognised += 1
+            return
+        skeleton = body.translate(None, _HEX_DIGITS)
+        shape = self._skeletons.get(skeleton)
+        if shape is not None and shape != "collective":
+            self._count(shape)
+            return
+        if not self._understand(body, level, speaker, location, time, raw, key, skeleton):
+            if cut:
+                coverage.damaged += 1
+            text = _NUMBERS.sub("#", body[:300].decode("utf-8", "backslashreplace")).strip()
+            self._unmended = _Unmended(body, level, speaker, self._number, raw, location, text)
+            unknown = self._unknown.get(text)
+            if unknown is not None:
+                unknown.count += 1
+            elif len(self._unknown) < MAX_UNKNOWN:
+                self._unknown[text] = UnknownShape(text, self._source(raw))
+
+    def _understand(
+        self, body: bytes, level: str, speaker: int, location: str, time: str, raw: bytes, key: bytes, skeleton: bytes
+    ) -> bool:
+        """Parse a body that is not known by its bytes; false where no shape fits."""
+        if (match := COLLNET_LINE.match(body)) is not None:
+            self._job.collnet(match, speaker, self._file, self._number, raw)
+            self._count("channel")
+            return True
+        text = body[:MAX_BODY].decode("utf-8", "backslashreplace")
+        parsed = self._parse(text)
+        if parsed is None:
+            clean = MPI_TAG.sub(b"", ANSI.sub(b"", body)) if b"\x1b" in body or b"]<std" in body else body
+            if clean != body:
+                if (match := CHANNEL_LINE.match(clean)) is not None:
+                    self._job.channel(match, speaker, self._file, self._number, raw)
+                    self._count("channel")
+                    return True
+                parsed = self._parse(clean[:MAX_BODY].decode("utf-8", "backslashreplace"))
+            if parsed is None:
+                return False
+        name, keep, fact, place = parsed
+        kept = self._kept.get(name, 0)
+        self._coverage.recognised += 1
+        if isinstance(fact, CommInit):
+            who = self._speakers[speaker]
+            self._job.state(fact, speaker, who.host, who.pid, self._source(raw))
+        elif isinstance(fact, Collective):
+            self._job.call(fact, speaker, self._source(raw))
+        if kept >= keep or len(self._statements) >= MAX_STATEMENTS:
+            self._shape_lines[name] = self._shape_lines.get(name, 0) + 1
+            if keep > 1000:
+                self._coverage.statements_dropped += 1
+            elif len(self._skeletons) < _MAX_CACHE:
+                self._skeletons[skeleton] = name
+            return True
+        self._kept[name] = kept + 1
+        order = self._coverage.lines + self._number
+        statement = Statement(name, level, fact, self._source(raw), order, 1, {speaker: None}, location or place, time)
+        self._statements.append(statement)
+        if key:
+            self._bodies[key] = statement
+        return True
+
+    def _parse(self, text: str) -> tuple[str, int, Fact, str] | None:
+        place = ""
+        match = _PLACE.match(text)
+        if match is not None:
+            place, text = match[1], text[match.end() :]
+        parsed = self._table.parse(text)
+        if parsed is None:
+            return None
+        shape, fact = parsed
+        return shape.name, shape.keep, fact, place
+
+    def _count(self, shape: str) -> None:
+        self._shape_lines[shape] = self._shape_lines.get(shape, 0) + 1
+        self._coverage.recognised += 1
+
+    def _source(self, raw: bytes) -> Source:
+        return Source(self._file, self._number, raw[:MAX_TEXT].decode("utf-8", "backslashreplace"))
+
+    # --- lines that are not NCCL's by their mark
+
+    def _other(self, raw: bytes, others: list[tuple[int, bytes]]) -> None:
+        if self._unmended is not None:
+            unmended, self._unmended = self._unmended, None
+            if raw.strip() and self._number - unmended.number <= 2 and self._mend(unmended, raw):
+                return
+        if raw.startswith(b"NCCL ") and _LEVEL.match(raw, 5) is not None:
+            self._line(b" " + raw, 0, others)
+            return
+        if b"CCL version " in raw and (match := _VERSION_LINE.search(raw)) is not None:
+            prefix, _ = split_prefix(raw)
+            speaker = self._speaker(Speaker("", 0, -1, prefix.rank))
+            self._body(match[1], "VERSION", speaker, "", prefix.time, raw)
+            return
+        others.append((self._number, raw))
+
+    def _mend(self, unmended: _Unmended, rest: bytes) -> bool:
+        """Whether a body that made no sense does with the line that follows."""
+        _, end = split_prefix(rest)
+        joined = unmended.body.rstrip(b"\r") + rest[end:]
+        if len(joined) > MAX_BODY or self._parse(joined.decode("utf-8", "backslashreplace")) is None:
+            return False
+        self._coverage.mended += 1
+        skeleton = joined.translate(None, _HEX_DIGITS)
+        self._understand(joined, unmended.level, unmended.speaker, unmended.location, "", unmended.raw, b"", skeleton)
+        unknown = self._unknown.get(unmended.text)
+        if unknown is not None:
+            unknown.count -= 1
+            if not unknown.count:
+                del self._unknown[unmended.text]
+        return True
+
+
+def read_nccl_logs(
+    paths: Iterable[str | Path], *, progress: Callable[[int], None] | None = None, reader: NcclLogReader | None = None
+) -> NcclLog:
+    """All NCCL lines of the given files as one log. Raises ``OSError``; a file that breaks off is read up to there."""
+    reader = reader or NcclLogReader()
+    for path in paths:
+        reader.begin(str(path))
+        try:
+            for block in blocks(Path(path), progress=progress):
+                reader.feed_block(block)
+        except ReadRefused:
+            continue
+    return reader.result()
+
+
+def read_nccl_text(text: str | bytes, file: str = "text") -> NcclLog:
+    """The NCCL lines of a text in memory."""
+    reader = NcclLogReader()
+    reader.begin(file)
+    data = text.encode() if isinstance(text, str) else text
+    reader.feed_block(data.split(b"\n"))
+    return reader.result()

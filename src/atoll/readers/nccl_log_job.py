@@ -1,0 +1,325 @@
+"""Rank <-> host <-> GPU <-> NIC <-> channel <-> peer, as far as an NCCL log tells.
+
+Two sorts of lines build the map. A *state line* of a communicator (``... comm 0x.. rank 3 nranks 16 cudaDev 3 nvmlDev 3
+busId 86000 commId 0x.. - Init START``) places a rank on a process and GPU. A *channel line* (``Channel 00/0 : 3[3] ->
+4[4] via P2P/IPC``) says how two ranks are joined; a million of them become one ``Connection`` per pair of ranks and way.
+
+**Which communicator a channel line is of** is not written in it (but in RCCL's). Each process and device is in one
+*epoch* at a time: the communicator last started there. Up to 2.15 only the end is logged, so channel lines that come
+before an ``Init COMPLETE`` belong to it. Up to 2.15 there is no ``commId`` either: communicators of the same size are
+told apart by how many of that size their process has had.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+
+from atoll.readers.nccl_log_facts import Collective, CommInit, bus_id_text
+from atoll.readers.source import MAX_TEXT, Source
+
+MAX_CONNECTIONS: Final = 100_000
+"""Connections kept apart; of those beyond, only the number of lines by transport is kept."""
+
+CHANNEL_LINE: Final = re.compile(
+    rb"\s*(?:Channel|Ring) (\d{1,4})(?:/(\d{1,4}))? ?: (\d{1,7})(?:\[([0-9a-fA-F]{1,16})\])?"
+    rb" -> (\d{1,7})(?:\[([0-9a-fA-F]{1,16})\])?(?: \[(send|receive)\])? via (.{1,200}?)"
+    rb"(?: comm (0x[0-9a-fA-F]{1,16}) nRanks \d+(?: busId [0-9a-fA-F]+)?)?\s*$"
+)
+COLLNET_LINE: Final = re.compile(
+    rb"\s*Coll[Nn]et (\d{1,4})(?:/(\d{1,4}))? ?: (\d{1,7})(?:\[([0-9a-fA-F]{1,16})\])? \[(send|receive)\]"
+    rb" via (COLLNET/.{1,200}?)\s*$"
+)
+_NETWORK: Final = re.compile(r"(?:NET|COLLNET)/(.+?)/(\d+)(?:\((\d+)\))?((?:/[\w()]+)*)$")
+
+
+class Via(msgspec.Struct, frozen=True):
+    """A way between two ranks. ``transport``: P2P, SHM, NET or COLLNET.
+
+    ``detail`` is what follows it (``IPC``, ``direct pointer/read``, ``CUMEM``). For the network: its name, the index of
+    the NIC, whether GPUDirect RDMA is on, and the rank whose proxy sends in our stead (PXN; -1 for our own).
+    """
+
+    transport: str
+    detail: str = ""
+    network: str = ""
+    nic: int = -1
+    gdr: bool = False
+    proxy_rank: int = -1
+    text: str = ""
+
+
+@lru_cache(maxsize=4096)
+def parse_via(text: str) -> Via:
+    """``NET/IB/0(8)/GDRDMA/Shared``, ``P2P/IPC/read``, ``SHM/direct/direct``, ``direct shared memory`` ..."""
+    match = _NETWORK.match(text)
+    if match is not None:
+        options = match[4] or ""
+        proxy = int(match[3]) if match[3] else -1
+        kind = "COLLNET" if text.startswith("COLLNET") else "NET"
+        return Via(kind, options.strip("/"), match[1], int(match[2]), "/GDRDMA" in options, proxy, text)
+    if "shared memory" in text:
+        return Via("SHM", text, text=text)
+    transport, _, detail = text.partition("/")
+    return Via(transport, detail, text=text)
+
+
+class Connection(msgspec.Struct):
+    """How ``src`` reaches ``dst`` in communicator ``comm`` (an index of ``Job.communicators``, -1: not known).
+
+    ``channels`` is a bit mask; ``count`` the number of lines. ``direction`` is ``send``, ``receive`` or empty; the line
+    was written by ``speaker``. ``src_gpu`` and ``dst_gpu`` are as printed: a bus id up to 2.17, an nvml index since.
+    """
+
+    comm: int
+    src: int
+    dst: int
+    via: Via
+    direction: str
+    speaker: int
+    source: Source
+    src_gpu: str = ""
+    dst_gpu: str = ""
+    channels: int = 0
+    count: int = 0
+
+    @property
+    def channel_count(self) -> int:
+        return self.channels.bit_count()
+
+
+class Member(msgspec.Struct):
+    """One rank of one communicator. ``states`` are the states seen, in order, with the line of each."""
+
+    rank: int
+    speaker: int
+    host: str
+    pid: int
+    cuda_dev: int = -1
+    nvml_dev: int = -1
+    bus_id: int = -1
+    comm: int = 0
+    states: list[tuple[str, Source]] = []
+
+    @property
+    def gpu(self) -> str:
+        """The GPU by its best name: bus id, else device index."""
+        return bus_id_text(self.bus_id) if self.bus_id >= 0 else f"device {self.cuda_dev}"
+
+    @property
+    def ready(self) -> bool:
+        return any(state == "complete" for state, _ in self.states)
+
+
+class Communicator(msgspec.Struct):
+    """``name`` is the commId in hexadecimal, or ``16 ranks #1`` where the log has none."""
+
+    index: int
+    name: str
+    nranks: int
+    members: dict[int, Member] = {}
+    parent: int = 0
+    function: str = ""
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(member.host for _, member in sorted(self.members.items())))
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """Ranks that no line places (at most 4,096 of them)."""
+        return tuple(rank for rank in range(min(self.nranks, 1 << 20)) if rank not in self.members)[:4096]
+
+
+class LastCall(msgspec.Struct):
+    """The last collective that a process logged on a communicator, and how many it logged."""
+
+    speaker: int
+    comm: int
+    call: Collective
+    source: Source
+    calls: int = 1
+
+
+class Job(msgspec.Struct):
+    """Everything the logs say about who runs where and how they are joined."""
+
+    communicators: list[Communicator] = []
+    connections: list[Connection] = []
+    last_calls: list[LastCall] = []
+    transport_lines: dict[str, int] = {}
+    connections_dropped: int = 0
+
+    def member(self, comm: int, rank: int) -> Member | None:
+        return self.communicators[comm].members.get(rank) if 0 <= comm < len(self.communicators) else None
+
+    @property
+    def largest(self) -> Communicator | None:
+        return max(self.communicators, key=lambda comm: (len(comm.members), comm.nranks), default=None)
+
+
+class _Epoch:
+    __slots__ = ("comm", "pending")
+
+    def __init__(self) -> None:
+        self.comm = -1
+        self.pending = True
+
+
+class JobBuilder:
+    """Takes the lines of all processes, in any interleaving; ``job`` is what they say together."""
+
+    def __init__(self) -> None:
+        self._communicators: list[Communicator] = []
+        self._by_key: dict[tuple[object, ...], int] = {}
+        self._by_pointer: dict[tuple[int, int], int] = {}
+        self._epochs: dict[int, _Epoch] = {}
+        self._sizes_seen: dict[tuple[int, int], int] = {}
+        self._connections: dict[tuple[_Epoch, int, int, bytes, bytes], Connection] = {}
+        self._last_calls: dict[tuple[int, int], LastCall] = {}
+        self._transports: dict[bytes, int] = {}
+        self._dropped = 0
+
+    def state(self, fact: CommInit, speaker: int, host: str, pid: int, source: Source) -> None:
+        """A state line of a communicator."""
+        index = self._communicator(fact, speaker)
+        communicator = self._communicators[index]
+        member = communicator.members.get(fact.rank)
+        if member is None:
+            member = Member(fact.rank, speaker, host, pid)
+            communicator.members[fact.rank] = member
+        for name in ("cuda_dev", "nvml_dev", "bus_id"):
+            if getattr(fact, name) >= 0:
+                setattr(member, name, getattr(fact, name))
+        member.comm = fact.comm
+        if len(member.states) < 16:
+            member.states.append((fact.state, source))
+        communicator.parent = communicator.parent or fact.parent
+        communicator.function = communicator.function or fact.function
+        epoch = self._epochs.get(speaker)
+        if fact.state == "start" or (fact.state == "complete" and (epoch is None or epoch.comm not in (-1, index))):
+            epoch = _Epoch()
+            self._epochs[speaker] = epoch
+        if epoch is not None and fact.state in ("start", "complete"):
+            epoch.comm = index
+            epoch.pending = fact.state == "start"
+
+    def _communicator(self, fact: CommInit, speaker: int) -> int:
+        pointer = (speaker, fact.comm)
+        known = self._by_pointer.get(pointer)
+        if known is not None and fact.state != "start":
+            found = self._communicators[known]
+            again = fact.state == "complete" and fact.rank in found.members and found.members[fact.rank].ready
+            if found.nranks == fact.nranks and not again:
+                return known
+        key: tuple[object, ...]
+        if fact.comm_id:
+            key, name = (fact.comm_id, fact.nranks), f"{fact.comm_id:#x}"
+        else:
+            seen = (speaker, fact.nranks)
+            ordinal = self._sizes_seen.get(seen, 0)
+            self._sizes_seen[seen] = ordinal + 1
+            key, name = ("size", fact.nranks, ordinal), f"{fact.nranks} ranks #{ordinal + 1}"
+            # Two groups of one size at one time (tensor parallel groups, say) have the same ranks at different places.
+            twin = 0
+            while (index := self._by_key.get((*key, twin))) is not None:
+                other = self._communicators[index].members.get(fact.rank)
+                if other is None or other.speaker == speaker:
+                    break
+                twin += 1
+            key = (*key, twin)
+            if twin:
+                name += f" ({twin + 1})"
+        index = self._by_key.get(key)
+        if index is None:
+            index = len(self._communicators)
+            self._communicators.append(Communicator(index, name, fact.nranks))
+            self._by_key[key] = index
+        self._by_pointer[pointer] = index
+        return index
+
+    def channel(self, match: re.Match[bytes], speaker: int, file: str, number: int, raw: bytes) -> None:
+        """A channel line, as matched by ``CHANNEL_LINE``."""
+        channel, _, src, src_gpu, dst, dst_gpu, direction, via, comm = match.groups()
+        epoch = self._epoch(speaker)
+        if comm is not None and epoch.comm < 0:
+            known = self._by_pointer.get((speaker, int(comm, 16)))
+            if known is not None:
+                epoch.comm = known
+        self._connect(epoch, int(channel), (int(src), int(dst)), (src_gpu, dst_gpu), direction, via, speaker,
+                      (file, number, raw))  # fmt: skip
+
+    def collnet(self, match: re.Match[bytes], speaker: int, file: str, number: int, raw: bytes) -> None:
+        """A line of a connection to a collective network, as matched by ``COLLNET_LINE``; the peer is -1."""
+        channel, _, src, gpu, direction, via = match.groups()
+        self._connect(self._epoch(speaker), int(channel), (int(src), -1), (gpu, None), direction, via, speaker,
+                      (file, number, raw))  # fmt: skip
+
+    def _epoch(self, speaker: int) -> _Epoch:
+        epoch = self._epochs.get(speaker)
+        if epoch is None:
+            epoch = self._epochs[speaker] = _Epoch()
+        return epoch
+
+    def _connect(
+        self,
+        epoch: _Epoch,
+        channel: int,
+        ranks: tuple[int, int],
+        gpus: tuple[bytes | None, bytes | None],
+        direction: bytes | None,
+        via: bytes,
+        speaker: int,
+        where: tuple[str, int, bytes],
+    ) -> None:
+        self._transports[via] = self._transports.get(via, 0) + 1
+        key = (epoch, ranks[0], ranks[1], via, direction or b"")
+        connection = self._connections.get(key)
+        if connection is None:
+            if len(self._connections) >= MAX_CONNECTIONS:
+                self._dropped += 1
+                return
+            connection = self._connections[key] = Connection(
+                -1,
+                ranks[0],
+                ranks[1],
+                parse_via(via.decode("utf-8", "backslashreplace")),
+                (direction or b"").decode(),
+                speaker,
+                Source(where[0], where[1], where[2][:MAX_TEXT].decode("utf-8", "backslashreplace")),
+                (gpus[0] or b"").decode(),
+                (gpus[1] or b"").decode(),
+            )
+        connection.channels |= 1 << channel
+        connection.count += 1
+
+    def call(self, fact: Collective, speaker: int, source: Source) -> None:
+        """A collective that is called: kept is the last of each process and communicator."""
+        key = (speaker, fact.comm)
+        last = self._last_calls.get(key)
+        if last is None:
+            if len(self._last_calls) < MAX_CONNECTIONS:
+                index = self._by_pointer.get(key, -1)
+                self._last_calls[key] = LastCall(speaker, index, fact, source)
+        else:
+            last.call, last.source, last.calls = fact, source, last.calls + 1
+
+    def job(self) -> Job:
+        for (epoch, *_), connection in self._connections.items():
+            connection.comm = epoch.comm
+        for (speaker, comm), last in self._last_calls.items():
+            last.comm = self._by_pointer.get((speaker, comm), -1)
+        transports: dict[str, int] = {}
+        for via, count in self._transports.items():
+            kind = parse_via(via.decode("utf-8", "backslashreplace")).transport
+            transports[kind] = transports.get(kind, 0) + count
+        return Job(
+            list(self._communicators),
+            list(self._connections.values()),
+            list(self._last_calls.values()),
+            transports,
+            self._dropped,
+        )
