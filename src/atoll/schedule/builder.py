@@ -100,8 +100,10 @@ class ScheduleBuilder:
             ) from None
         if len(shape) != 1:
             raise SpecError(f"schedule {self.name}: expected numbers and one-dimensional arrays, got shape {shape}")
-        # Copied, since the caller may reuse its arrays; scalars stay broadcast and cost nothing until the end.
-        self._parts.append(tuple(np.broadcast_to(array.astype(np.int32), shape) for array in arrays))
+        # Copied, since the caller may reuse its arrays, but once where two columns are the same array, as the chunk
+        # columns of most rows are; scalars stay broadcast and cost nothing until the end.
+        copies = {id(array): np.broadcast_to(array.astype(np.int32), shape) for array in arrays}
+        self._parts.append(tuple(copies[id(array)] for array in arrays))
 
     def _column(self, index: int) -> npt.NDArray[np.signedinteger]:
         parts = [part[index] for part in self._parts]
