@@ -57,7 +57,7 @@ class Bounds(msgspec.Struct, frozen=True):
 
 
 def bounds(contract: Contract, chunk_bytes: IntArray, ports: int = 1) -> Bounds:
-    """Bounds for chunks of ``chunk_bytes`` each, shape ``(chunks,)``, no rank having more than ``ports`` peers a step."""
+    """Bounds for chunks of ``chunk_bytes``, shape ``(chunks,)``, no rank having more than ``ports`` peers a step."""
     n = int(chunk_bytes.sum())
     world_size = contract.world_size
     blocks = chunk_bytes.reshape(contract.blocks, -1).sum(axis=1)
