@@ -1,4 +1,4 @@
-"""Can a step make progress with one staging segment per connection?
+"""Can a step make progress with one staging segment per connection, however small the segment?
 
 At run time there is no barrier between steps and no memory for a whole message: what a connection receives may wait
 in one segment until its destination may be overwritten. A destination may be overwritten once all reads of it in the
@@ -6,17 +6,24 @@ same or an earlier step have been made. Waits for earlier steps cannot close a c
 messages in step order, so only the rows of one step can hold each other up: row B overwrites what row A still has to
 read, while A's receiver cannot take A's bytes for the same reason.
 
-An exchange of the same chunks in the same order always gets through, segment by segment. One that is shifted, in
-which B's first chunk overwrites A's last, does not. Here such steps are played with one chunk of staging, and what
-gets stuck is refused, so that every proven schedule runs with one segment on any transport.
+Vocabulary. A **lane** is what runs in order: the chunks of one message, or all local moves of a rank, which are made
+one after the other in table order and are not staged. The chunk that a lane is at is its **head**.
 
-Local moves are not staged at all: a rank makes them one after the other, in table order, each chunk as soon as its
-destination is free. A swap of two chunks in one step is therefore refused too; it needs a scratch chunk.
+A segment may be far smaller than a chunk, so a staged head has read next to nothing of its source. Heads that wait
+only for each other still get through, segment by segment and side by side: an exchange of the same chunks in the same
+order does. A head that waits for a chunk behind another lane's head does not move with it; so a shifted exchange, in
+which B's first chunk overwrites A's last, is stuck. Nor do heads get through that wait for each other without a
+segment between them, that is, for reads made only when a chunk is applied: operands and local moves. A swap of two
+chunks of one rank in one step is therefore refused; it needs a scratch chunk.
+
+Such steps are played here, the largest set of heads that move together at a time, and what gets stuck is refused, so
+that every proven schedule runs with one segment of any size on any transport.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -32,74 +39,101 @@ def check_progress(schedule: Schedule, step: int, rows: Columns) -> None:
     if not _overwrites_what_it_reads(rows, stride):
         return
     chunks, _ = expand(rows)
-    source = (chunks.src * stride + chunks.src_chunk).tolist()
-    target = (chunks.dst * stride + chunks.dst_chunk).tolist()
-    messages: dict[tuple[int, int, int], list[int]] = defaultdict(list)
-    for entry, key in enumerate(zip(chunks.src.tolist(), chunks.dst.tolist(), chunks.channel.tolist(), strict=True)):
-        messages[key].append(entry)
-    local: dict[int, list[int]] = {rank: [] for rank, dst, _ in messages if rank == dst}
-    for (rank, dst, _), entries in messages.items():
-        if rank == dst:
-            local[rank] += entries
-    staged_lanes = [entries for (src, dst, _), entries in messages.items() if src != dst]
-    lanes = staged_lanes + [sorted(entries) for entries in local.values()]
-
-    unread: dict[int, int] = defaultdict(int)
-    for position in source:
-        unread[position] += 1
-    for entry, operand in enumerate(chunks.operand_chunk.tolist()):
-        # An operand other than the destination is read when its row is applied.
-        if operand != REPLACE and operand != chunks.dst_chunk[entry]:
-            unread[int(chunks.dst[entry]) * stride + operand] += 1
-    writers: dict[int, list[int]] = defaultdict(list)
-    for entry in np.lexsort((chunks.row, chunks.src)).tolist():
-        writers[target[entry]].append(entry)
-    turn = {entry: place for queue in writers.values() for place, entry in enumerate(queue)}
-    applied = dict.fromkeys(writers, 0)
-
-    heads = [0] * len(lanes)  # next chunk of the lane to apply
-    staged = [False] * len(lanes)  # whether it has been read
-    moved = True
-    while moved:
-        moved = False
-        for lane, entries in enumerate(lanes):
-            while heads[lane] < len(entries):
-                entry = entries[heads[lane]]
-                if lane < len(staged_lanes) and not staged[lane]:
-                    staged[lane] = True
-                    unread[source[entry]] -= 1
-                    moved = True
-                operand = int(chunks.operand_chunk[entry])
-                own_operand = operand not in (REPLACE, int(chunks.dst_chunk[entry]))
-                operand_position = int(chunks.dst[entry]) * stride + operand
-                unstaged = lane >= len(staged_lanes)
-                own_reads = (own_operand and operand_position == target[entry]) + (
-                    unstaged and source[entry] == target[entry]
-                )
-                pending = unread[target[entry]] - own_reads
-                if pending or applied[target[entry]] != turn[entry]:
-                    break
-                if unstaged:
-                    unread[source[entry]] -= 1
-                if own_operand:
-                    unread[operand_position] -= 1
-                applied[target[entry]] += 1
-                heads[lane] += 1
-                staged[lane] = False
-                moved = True
-    for lane, entries in enumerate(lanes):
-        if heads[lane] < len(entries):
-            entry = entries[heads[lane]]
+    lanes = _lanes(chunks)
+    waits = _Waits(chunks, stride)
+    heads = dict.fromkeys(range(len(lanes)), 0)
+    while heads:
+        moving = waits.moving({lanes[lane][at] for lane, at in heads.items()})
+        if not moving:
+            entry = min(lanes[lane][at] for lane, at in heads.items())
             raise ScheduleError(
                 "rows wait for each other for ever",
                 schedule=schedule.name,
                 step=step,
                 rank=int(chunks.dst[entry]),
                 chunk=int(chunks.dst_chunk[entry]),
-                expected="every exchange to get through with one staging segment a connection",
+                expected="every exchange to get through with one staging segment a connection, local moves without",
                 got=f"row {int(chunks.row[entry])} overwriting what another row of the step has still to read",
                 hint="Exchange the chunks in the same order on both sides, or receive into other chunks",
             )
+        waits.done |= moving
+        heads = {lane: at + (lanes[lane][at] in moving) for lane, at in heads.items()}
+        heads = {lane: at for lane, at in heads.items() if at < len(lanes[lane])}
+
+
+class _Waits:
+    """What each single-chunk row waits for, and which rows are ``done``."""
+
+    def __init__(self, chunks: Columns, stride: int) -> None:
+        self.done: set[int] = set()
+        self._target = (chunks.dst * stride + chunks.dst_chunk).tolist()
+        # Who reads a position, and whether only when applied; a row's own reads do not hold it up.
+        self._readers: dict[int, list[tuple[int, bool]]] = defaultdict(list)
+        local = (chunks.src == chunks.dst).tolist()
+        for entry, position in enumerate((chunks.src * stride + chunks.src_chunk).tolist()):
+            self._readers[position].append((entry, local[entry]))
+        operands = (chunks.dst * stride + chunks.operand_chunk).tolist()
+        for entry in np.flatnonzero(_foreign(chunks)).tolist():
+            self._readers[operands[entry]].append((entry, True))
+        writers: dict[int, list[int]] = defaultdict(list)
+        for entry in np.lexsort((chunks.row, chunks.src)).tolist():
+            writers[self._target[entry]].append(entry)
+        self._previous_writer = {after: before for queue in writers.values() for before, after in pairwise(queue)}
+
+    def moving(self, heads: set[int]) -> set[int]:
+        """The largest set of heads that get through side by side, perhaps none."""
+        waits = {head: self._pending(head) for head in heads}
+        behind: dict[int, list[int]] = defaultdict(list)
+        for head, pending in waits.items():
+            for entry, _ in pending:
+                behind[entry].append(head)
+        stuck = [head for head, pending in waits.items() if any(entry not in waits for entry, _ in pending)]
+        while True:
+            while stuck:
+                head = stuck.pop()
+                if waits.pop(head, None) is not None:
+                    stuck += behind[head]
+            stuck = _in_circles(waits)
+            if not stuck:
+                return set(waits)
+
+    def _pending(self, head: int) -> list[tuple[int, bool]]:
+        """Rows that the head waits for, and whether for their being applied rather than read."""
+        waits = [
+            (entry, at_once)
+            for entry, at_once in self._readers.get(self._target[head], ())
+            if entry != head and entry not in self.done
+        ]
+        before = self._previous_writer.get(head)
+        if before is not None and before not in self.done:
+            waits.append((before, True))
+        return waits
+
+
+def _in_circles(waits: dict[int, list[tuple[int, bool]]]) -> list[int]:
+    """Heads that wait in a circle of rows being applied, or behind one: no segment lies between them."""
+    at_once = {head: {entry for entry, applied in pending if applied} for head, pending in waits.items()}
+    behind: dict[int, list[int]] = defaultdict(list)
+    for head, entries in at_once.items():
+        for entry in entries:
+            behind[entry].append(head)
+    free = [head for head, entries in at_once.items() if not entries]
+    while free:
+        entry = free.pop()
+        del at_once[entry]
+        for head in behind[entry]:
+            at_once[head].discard(entry)
+            if not at_once[head]:
+                free.append(head)
+    return list(at_once)
+
+
+def _lanes(chunks: Columns) -> list[list[int]]:
+    lanes: dict[tuple[int, int, int], list[int]] = defaultdict(list)
+    keys = zip(chunks.src.tolist(), chunks.dst.tolist(), chunks.channel.tolist(), strict=True)
+    for entry, (src, dst, channel) in enumerate(keys):
+        lanes[src, dst, 0 if src == dst else channel].append(entry)
+    return list(lanes.values())
 
 
 def _overwrites_what_it_reads(rows: Columns, stride: int) -> bool:

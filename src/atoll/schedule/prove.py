@@ -83,9 +83,9 @@ def prove(schedule: Schedule) -> ProvenSchedule:
     numbers: list[npt.NDArray[np.int32]] = []
     first: list[npt.NDArray[np.bool_]] = []
     for step, rows in schedule.steps():
-        check_progress(schedule, step, rows)
         chunks, _ = expand(rows)
         number, received_first = replay.step(step, chunks)
+        check_progress(schedule, step, rows)
         numbers.append(number)
         first.append(received_first)
     replay.check_outputs()
