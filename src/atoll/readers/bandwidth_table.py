@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from atoll.errors import SpecError
-from atoll.readers.nccl_tests import COLLECTIVES, Measurement, NcclTestRow, NcclTestRun, world_size_of
+from atoll.readers.collective_names import collective_name
+from atoll.readers.nccl_tests import Measurement, NcclTestRow, NcclTestRun, world_size_of
 from atoll.readers.source import Source
 from atoll.readers.text_stream import Line, text_lines
 
@@ -49,7 +50,7 @@ def table_in(lines: Iterable[Line], file: str) -> NcclTestRun:
     if first is None or "size_bytes" not in columns:
         raise SpecError(f"{file}: no bandwidth table: expected a line '# columns: size_bytes ... oop_time_us ...'")
     named = options.pop("collective", "").lower()
-    collective = COLLECTIVES.get(named, named)
+    collective = collective_name(named)
     world_size = world_size_of(rows, collective)
     return NcclTestRun(
         tuple(rows), first, collective, "header" if collective else "", world_size=world_size,

@@ -6,8 +6,8 @@ per size, each with an out-of-place and an in-place *measurement*, then the foot
 rank.
 
 A row is printed in three writes (size to root, out-of-place, in-place), so log lines of other threads cut it: an MPI
-tag before each piece, ``-1mew0:65704:65704 [1] NCCL INFO ...`` where a line began right behind a piece, and the next piece
-alone on a later line. A row is therefore *open* until both halves have come, and pieces are matched from the left.
+tag before each piece, ``-1mew0:657:657 [1] NCCL INFO ...`` where a line began right behind a piece, and the next
+piece alone on a later line. A row is therefore *open* until both halves have come; pieces are matched from the left.
 Which numbers a half has is taken from the column header; without one it is time, algbw, busbw and #wrong.
 """
 
@@ -19,6 +19,7 @@ from typing import Final
 
 import msgspec
 
+from atoll.readers.collective_names import collective_name, known_collective
 from atoll.readers.source import Source
 from atoll.readers.text_stream import Line, text_lines
 
@@ -99,16 +100,6 @@ class NcclTestRun(msgspec.Struct, frozen=True):
         """The hosts of its ranks, in order of first appearance."""
         return tuple(dict.fromkeys(rank.host for rank in self.ranks))
 
-
-COLLECTIVES: Final = {
-    "all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter",
-    "alltoall": "all_to_all", "all_to_all": "all_to_all", "alltoallv": "all_to_all_v",
-    "all_to_all_v": "all_to_all_v", "sendrecv": "send_recv", "send_recv": "send_recv", "broadcast": "broadcast",
-    "reduce": "reduce", "gather": "gather", "scatter": "scatter", "hypercube": "hypercube",
-    "allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter",
-    "all_reduce_bias": "all_reduce", "alltoallv2": "all_to_all_v", "bisection": "bisection",
-}  # fmt: skip
-"""The names that nccl-tests and people give to collectives, in the library's words."""
 
 _PROGRAM: Final = re.compile(r"\b([a-z_0-9]{3,40}?)_perf(?:_mpi)?\b")
 _FILE_COLLECTIVE: Final = re.compile(
@@ -246,8 +237,8 @@ class NcclTestsReader:
             self._at_least(line, _HEADER).failures.append(
                 NcclTestFailure(failure[2].strip(), line.source(self.file), failure[1] or line.launcher.host)
             )
-        elif "_perf" in text and (program := _PROGRAM.search(text)) is not None and program[1] in COLLECTIVES:
-            self._command = COLLECTIVES[program[1]]
+        elif "_perf" in text and (program := _PROGRAM.search(text)) is not None and known_collective(program[1]):
+            self._command = known_collective(program[1])
         elif " version " in text and (version := _NCCL_VERSION.search(text)) is not None:
             self._nccl_version = version[1]
             if self._run is not None and not self._run.nccl_version:
@@ -282,7 +273,7 @@ class NcclTestsReader:
         elif text.startswith("# Collective test starting"):
             run = self._at_least(line, _HEADER, new=run is not None and (run.stage > _HEADER or bool(run.options)))
             if (program := _PROGRAM.search(text)) is not None:
-                run.collective, run.collective_from = COLLECTIVES.get(program[1], program[1]), "header"
+                run.collective, run.collective_from = collective_name(program[1]), "header"
         elif text.startswith("# nThread"):
             run = self._at_least(line, _HEADER, new=run is not None and (run.stage > _HEADER or bool(run.options)))
             run.options = dict(_OPTION.findall(text[2:]))
@@ -358,9 +349,9 @@ class NcclTestsReader:
         rows = tuple(run.rows)
         collective, known_from = run.collective, run.collective_from
         if not collective and (named := _FILE_COLLECTIVE.search(self.file.rpartition("/")[2].lower())) is not None:
-            collective, known_from = COLLECTIVES[named[1].replace("_", "")], "file"
+            collective, known_from = known_collective(named[1]), "file"
         if not collective and run.failures and (named := _SOURCE_FILE.search(run.failures[0].message)) is not None:
-            collective, known_from = COLLECTIVES.get(named[1], ""), "failure"
+            collective, known_from = known_collective(named[1]), "failure"
         factor_world = world_size_of(rows, collective or "all_reduce")
         if not collective and factor_world is not None:
             collective, known_from = "all_reduce", "factor"
@@ -393,21 +384,23 @@ def world_size_of(rows: Iterable[NcclTestRow], collective: str = "all_reduce") -
     Printed figures have two decimals, so rows below 10 GB/s do not tell, nor does a factor too near to its limit.
     """
     limit = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}.get(collective)
-    factors = [
-        half.busbw_bytes_per_s / half.algbw_bytes_per_s
+    figures = [
+        (half.algbw_bytes_per_s, half.busbw_bytes_per_s)
         for row in rows
         for half in (row.out_of_place, row.in_place)
         if half is not None and half.busbw_bytes_per_s and half.algbw_bytes_per_s and half.algbw_bytes_per_s >= 1e10
     ]
-    if not factors or limit is None:
+    if not figures or limit is None:
         return None
-    factor = sorted(factors)[len(factors) // 2]
+    factors = [busbw / algbw for algbw, busbw in figures]
+    algbw, busbw = max(figures)
+    factor = busbw / algbw
     if not limit * 0.6 < factor < limit * 0.9999 or max(factors) - min(factors) > 0.01:
         return None
     n = limit / (limit - factor)
-    # Rounding of the figures to 0.005 moves the factor by up to 0.001: n is only told where that is under half a rank.
-    doubt = n * n / limit * 0.001
-    return round(n) if n > 2.5 and abs(n - round(n)) <= max(0.1, doubt) and doubt < 0.5 else None
+    # Both figures are rounded to 0.005 GB/s: n is only told where that moves it by less than half a rank.
+    doubt = n * n / limit * 0.005e9 * (1 + factor) / algbw
+    return round(n) if n > 2.5 and abs(n - round(n)) <= max(0.05, doubt) and doubt < 0.45 else None
 
 
 def version_from_code(code: int) -> str:

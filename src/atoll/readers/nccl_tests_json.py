@@ -11,8 +11,8 @@ from typing import Any, Final
 import msgspec
 
 from atoll.errors import SpecError
+from atoll.readers.collective_names import known_collective
 from atoll.readers.nccl_tests import (
-    COLLECTIVES,
     Measurement,
     NcclTestFailure,
     NcclTestRank,
@@ -44,8 +44,8 @@ def read_nccl_tests_json(text: str | bytes, file: str) -> NcclTestRun:
         return NcclTestRun(
             rows,
             Source(file, 0),
-            COLLECTIVES.get(name, ""),
-            "command" if name in COLLECTIVES else "",
+            known_collective(name),
+            "command" if known_collective(name) else "",
             ranks,
             len(ranks) or None,
             "ranks" if ranks else "",

@@ -8,7 +8,8 @@ from typing import Final
 import msgspec
 
 from atoll.errors import SpecError
-from atoll.readers.nccl_tests import COLLECTIVES, NcclTestRun
+from atoll.readers.collective_names import collective_name
+from atoll.readers.nccl_tests import NcclTestRun
 from atoll.readers.source import Source
 from atoll.readers.text_stream import Line, text_lines
 
@@ -82,7 +83,7 @@ def read_pairwise_csv(text: str | bytes, file: str) -> tuple[PairResult, ...]:
                 fields[at["host_a"]], fields[at["host_b"]], line.source(file), None if gpus is None else int(gpus),
                 _scaled(_figure(found.get("average", ""), "avg_busbw", line, file)),
                 _scaled(_figure(found.get("max", ""), "max_busbw", line, file)),
-                COLLECTIVES.get(collective, collective), found.get("error", ""),
+                collective_name(collective), found.get("error", ""),
             )
         )  # fmt: skip
     if not at:
