@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable
+from itertools import pairwise
 from typing import NamedTuple
 
 import msgspec
@@ -50,9 +51,11 @@ class Node(NamedTuple):
     """The send that it receives from."""
     sends_to: int
     """The receive that gets its message."""
-    place_in: int
-    """How many messages its connection received before this one."""
-    place_out: int
+    place: int
+    """How many messages its thread block sent before its own."""
+
+    def __str__(self) -> str:
+        return f"gpu {self.gpu} tb {self.block} step {self.step_index} ({self.step.kind.name})"
 
 
 class CheckedProgram(msgspec.Struct, frozen=True, eq=False):
@@ -97,7 +100,7 @@ def check(program: Program, *, in_place: bool | None = None, slots: int | None =
 
 
 def _connect(program: Program) -> tuple[tuple[Node, ...], list[int]]:
-    """All steps with their neighbours, thread block by thread block; and the first of each thread block, and the end."""
+    """All steps with their neighbours, thread block by thread block; and where each one starts, and the end."""
     first: list[int] = []
     start: dict[tuple[int, int], int] = {}
     count = 0
@@ -134,23 +137,21 @@ def _connect(program: Program) -> tuple[tuple[Node, ...], list[int]]:
     first.append(count)
 
     def where(number: int) -> str:
-        rank, block, index, _, _ = flat[number]
-        return program.where(rank, block, index)
+        return program.where(*flat[number][:3])
 
-    peer_of: dict[tuple[str, int], tuple[int, int]] = {}
+    sent_to: dict[int, tuple[int, int]] = {}
+    received_from: dict[int, int] = {}
     for connection in sorted(sends.keys() | receives.keys()):
         _match(connection, sends[connection], receives[connection], flat, where)
         for place, (send, receive) in enumerate(zip(sends[connection], receives[connection], strict=True)):
-            peer_of["out", send] = (receive, place)
-            peer_of["in", receive] = (send, place)
+            sent_to[send] = (receive, place)
+            received_from[receive] = send
     nodes = []
     for number, (rank, block_number, index, step, thread) in enumerate(flat):
-        receive_from, place_in = peer_of.get(("in", number), (-1, -1))
-        send_to, place_out = peer_of.get(("out", number), (-1, -1))
+        receive, place = sent_to.get(number, (-1, -1))
         waits_for = -1 if step.waits_for is None else start[rank, step.waits_for[0]] + step.waits_for[1]
-        nodes.append(
-            Node(rank, block_number, index, step, thread, waits_for, receive_from, send_to, place_in, place_out)
-        )
+        send = received_from.get(number, -1)
+        nodes.append(Node(rank, block_number, index, step, thread, waits_for, send, receive, place))
     return tuple(nodes), first
 
 
@@ -189,7 +190,7 @@ def _run(nodes: tuple[Node, ...], first: list[int], slots: int | None) -> list[i
     if slots is not None:
         for node in nodes:
             if node.sends_to >= 0:
-                received[node.thread, node.place_out] = node.sends_to
+                received[node.thread, node.place] = node.sends_to
     ready = deque(range(len(at)))
     while ready:
         thread = ready.popleft()
@@ -199,8 +200,8 @@ def _run(nodes: tuple[Node, ...], first: list[int], slots: int | None) -> list[i
             needs = node.waits_for if node.waits_for >= 0 and not done[node.waits_for] else -1
             if needs < 0 and node.receives >= 0 and not done[node.receives]:
                 needs = node.receives
-            if needs < 0 and slots is not None and node.sends_to >= 0 and node.place_out >= slots:
-                receive = received[thread, node.place_out - slots]
+            if needs < 0 and slots is not None and node.sends_to >= 0 and node.place >= slots:
+                receive = received[thread, node.place - slots]
                 needs = -1 if done[receive] else receive
             if needs >= 0:
                 blocked[needs].append(thread)
@@ -214,7 +215,7 @@ def _run(nodes: tuple[Node, ...], first: list[int], slots: int | None) -> list[i
 
 def _smallest(nodes: tuple[Node, ...], first: list[int]) -> int:
     """The fewest slots with which all steps run; they run with as many as a connection has messages."""
-    low, high = 0, max((node.place_out + 1 for node in nodes), default=0)
+    low, high = 0, max((node.place + 1 for node in nodes), default=0)
     # Invariant: ``high`` slots are enough, ``low`` are not (0 are not, where there is a message at all).
     while high - low > 1:
         # Nearly every program needs 1 or 2: look there before halving.
@@ -231,9 +232,9 @@ def _stuck(
 ) -> ScheduleError:
     """The circle of steps that wait for each other, from a run that got stuck."""
     done = set(order)
-    ends = list(zip(first[:-1], first[1:], strict=True))
+    ends = list(pairwise(first))
     stuck = {thread: next((n for n in range(*span) if n not in done), -1) for thread, span in enumerate(ends)}
-    sent_at = {(node.thread, node.place_out): node.sends_to for node in nodes if node.sends_to >= 0}
+    sent_at = {(node.thread, node.place): node.sends_to for node in nodes if node.sends_to >= 0}
 
     def needs(number: int) -> tuple[int, str]:
         node = nodes[number]
@@ -242,7 +243,7 @@ def _stuck(
         if node.receives >= 0 and node.receives not in done:
             return node.receives, "waits for the message of"
         assert slots is not None
-        return sent_at[node.thread, node.place_out - slots], "waits for the slot that is freed by"
+        return sent_at[node.thread, node.place - slots], "waits for the slot that is freed by"
 
     at = next(number for number in stuck.values() if number >= 0)
     seen: dict[int, int] = {}
@@ -251,10 +252,7 @@ def _stuck(
         seen[at] = len(path)
         target, why = needs(at)
         node = nodes[at]
-        path.append(
-            f"gpu {node.gpu} tb {node.block} step {node.step_index} ({node.step.kind.name}) {why} gpu {nodes[target].gpu} "
-            f"tb {nodes[target].block} step {nodes[target].step_index} ({nodes[target].step.kind.name})"
-        )
+        path.append(f"{node} {why} {nodes[target]}")
         # Its thread block is stuck at some earlier step, or at this one.
         at = stuck[nodes[target].thread]
     node = nodes[at]
@@ -262,9 +260,13 @@ def _stuck(
     with_slots = "any number of slots" if slots is None else f"{slots} slot{'s' * (slots != 1)}"
     shown = circle if len(circle) <= 8 else [*circle[:7], f"... ({len(circle)} in all)"]
     return ScheduleError(
-        f"{program.where(node.gpu, node.block, node.step_index)}: deadlock with {with_slots} a connection", rank=node.gpu,
+        f"{_where(program, node)}: deadlock with {with_slots} a connection", rank=node.gpu,
         expected="every step to end", got=f"{len(nodes) - len(order)} of {len(nodes)} steps stuck: {'; '.join(shown)}",
     )  # fmt: skip
+
+
+def _where(program: Program, node: Node) -> str:
+    return f"{program.what}:{node.step.line}: {node}"
 
 
 class _Access(NamedTuple):
@@ -316,7 +318,7 @@ def _visit(
         distance = abs(place.position(step.src) - place.position(step.dst))
         if 0 < distance < step.count:
             raise ScheduleError(
-                f"{program.where(node.gpu, node.block, node.step_index)}: reads and writes runs that overlap", rank=node.gpu,
+                f"{_where(program, node)}: reads and writes runs that overlap", rank=node.gpu,
                 chunk=place.position(step.dst), expected="the same run, or disjoint ones",
                 got=f"{step.count} chunks from {step.src} and from {step.dst}",
             )  # fmt: skip
@@ -355,8 +357,8 @@ def _race(
 ) -> ScheduleError:
     a, b = nodes[one.number], nodes[other.number]
     return ScheduleError(
-        f"data race: {program.where(a.gpu, a.block, a.step_index)} {one_does} {one.address}, and "
-        f"{program.where(b.gpu, b.block, b.step_index)} {other_does} {other.address}",
+        f"data race: {_where(program, a)} {one_does} {one.address}, and "
+        f"{_where(program, b)} {other_does} {other.address}",
         rank=a.gpu, chunk=chunk, expected="one to happen before the other", got="nothing that orders them",
         hint="Add a dependency (depid, deps, and hasdep=1 on the step waited for), or let one tb do both",
     )  # fmt: skip

@@ -98,7 +98,7 @@ MSCCL_COLLECTIVES: dict[str, tuple[str, Share]] = {
     "gather": ("gather", Share.INPUT_IN_OUTPUT),
     "scatter": ("scatter", Share.OUTPUT_IN_INPUT),
 }
-_SHARE = {name: share for name, share in MSCCL_COLLECTIVES.values()}
+_SHARE = dict(MSCCL_COLLECTIVES.values())
 
 
 class Address(msgspec.Struct, frozen=True):

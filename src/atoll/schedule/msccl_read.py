@@ -16,8 +16,22 @@ import msgspec
 from atoll.errors import SpecError, nearest
 from atoll.schedule.contract import COLLECTIVES
 from atoll.schedule.msccl_program import (
-    INPUT, KINDS, MAX_COUNT, MAX_STEPS, MAX_THREAD_BLOCKS, MSCCL_COLLECTIVES, NO_PEER, OUTPUT, SCRATCH, Address, Gpu,
-    Kind, Program, Step, ThreadBlock, check_addresses,
+    INPUT,
+    KINDS,
+    MAX_COUNT,
+    MAX_STEPS,
+    MAX_THREAD_BLOCKS,
+    MSCCL_COLLECTIVES,
+    NO_PEER,
+    OUTPUT,
+    SCRATCH,
+    Address,
+    Gpu,
+    Kind,
+    Program,
+    Step,
+    ThreadBlock,
+    check_addresses,
 )  # fmt: skip
 
 MAX_BYTES: Final = 64 << 20
@@ -136,9 +150,8 @@ class _Reading:
 
     def text(self, text: str) -> None:
         if text.strip():
-            raise SpecError(
-                f"{self.what}:{self.parser.CurrentLineNumber}: expected elements only, got the text {text.strip()[:40]!r}"
-            )
+            here = f"{self.what}:{self.parser.CurrentLineNumber}"
+            raise SpecError(f"{here}: expected elements only, got the text {text.strip()[:40]!r}")
 
 
 def _program(algo: _Element) -> Program:
@@ -242,9 +255,20 @@ def _notes(algo: _Element, gpus: tuple[Gpu, ...]) -> tuple[str, ...]:
     count = max((step.count for gpu in gpus for block in gpu.blocks for step in block.steps), default=0)
     if count > MAX_COUNT:
         notes.append(f"a step moves {count} chunks; executors take at most {MAX_COUNT}")
+    if _waits_for_nop(gpus):
+        notes.append("a step waits for a nop; executors have a nop tell nobody")
     if any(_loose_nop(block) for gpu in gpus for block in gpu.blocks):
         notes.append("a nop is not followed by a step that has a dependency of its own; executors refuse that")
     return tuple(notes)
+
+
+def _waits_for_nop(gpus: tuple[Gpu, ...]) -> bool:
+    return any(
+        step.waits_for is not None and gpu.blocks[step.waits_for[0]].steps[step.waits_for[1]].kind.name == "nop"
+        for gpu in gpus
+        for block in gpu.blocks
+        for step in block.steps
+    )
 
 
 def _loose_nop(block: ThreadBlock) -> bool:
