@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.errors import InternalError
-from atoll.runtime.program import Lane, Operation, Program
+from atoll.runtime.program import LOCAL, Lane, Operation, Program
 from atoll.runtime.reduction import Reduction
 
 Bytes = npt.NDArray[np.uint8]
@@ -186,6 +186,15 @@ class Machine:
         if woken:
             self._woken = []
         return woken
+
+    def bytes_moved(self) -> int:
+        """Bytes sent and received over all lanes but local moves."""
+        return sum(
+            self._marks[operation.number]
+            for lane in self.program.lanes
+            if lane.peer != LOCAL
+            for operation in lane.operations
+        )
 
     def unfinished(self) -> list[tuple[Lane, int, int]]:
         """For a story: lanes with work left, the step they are in, and the bytes they have still to move."""

@@ -110,6 +110,18 @@ def compile_program(proven: ProvenSchedule, rank: int, length: int, itemsize: in
     return builder.program(length, itemsize, input_bytes, output_bytes)
 
 
+def transfer_program(rank: int, length: int, itemsize: int) -> Program:
+    """A transfer of ``length`` elements from rank 0's input to rank 1's output, as one rank's program."""
+    num_bytes = length * itemsize
+    lane = Lane(0, 1 - rank, 0, incoming=rank == 1, num_bytes=num_bytes)
+    place = (OUTPUT, 0) if rank == 1 else (INPUT, 0)
+    move = Operation(0, num_bytes, 0, source=place if rank == 0 else None, target=place if rank == 1 else None)
+    lane.operations.append(move)
+    held = (num_bytes, 0) if rank == 0 else (0, num_bytes)
+    some = num_bytes > 0
+    return Program("send", rank, length, itemsize, 0, [move] * some, [lane] * some, [()] * some, *held, False)
+
+
 def keeps_places(proven: ProvenSchedule) -> bool:
     """Whether all chunks written into inputs and outputs lie where their own number belongs."""
     header, terms = proven.header, proven.contract

@@ -1,0 +1,189 @@
+"""What one communicator needs to call collectives: identity, sequence, plans, links, and what has ended it.
+
+A caller turns a checked request into a task: it takes a sequence number, tells the control plane, makes the
+connections that the program needs and that are not there yet, and hands the machine to ``Progress``. A point-to-point
+pair is a caller of two ranks, so that its transfers have a sequence of their own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from atoll.errors import AtollError, SpecError
+from atoll.runtime.arrays import NOTHING, Array, Bytes, flat_bytes
+from atoll.runtime.descriptor import CallDescriptor
+from atoll.runtime.endpoint import ConnectionKey
+from atoll.runtime.link import ByteCount, Link
+from atoll.runtime.machine import Machine
+from atoll.runtime.plans import Plan
+from atoll.runtime.process import Process
+from atoll.runtime.program import LOCAL, Lane
+from atoll.runtime.reduction import Reduction
+from atoll.runtime.task import Task
+from atoll.runtime.work import Work
+
+WORLD_ID = 1
+SEGMENT_BYTES = 1 << 20
+_DTYPE_NAMES: dict[np.dtype[Any], str] = {}
+
+
+def derive_id(*facts: int | str) -> int:
+    """A 64-bit identity that every rank derives alike; never that of the world."""
+    digest = blake2b("/".join(map(str, facts)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") | 2
+
+
+class Caller:
+    """``world_ranks[r]`` is the world rank of rank r. ``counts`` is by world rank, and may be shared."""
+
+    def __init__(
+        self,
+        process: Process,
+        identity: int,
+        world_ranks: Sequence[int],
+        timeout_s: float,
+        counts: dict[int, ByteCount],
+    ) -> None:
+        self.process = process
+        self.identity = identity
+        self.world_ranks = tuple(world_ranks)
+        self.rank = self.world_ranks.index(process.membership.rank)
+        self.timeout_s = timeout_s
+        self.counts = counts
+        self.error: BaseException | None = None
+        self._sequence = 0
+        self._links: dict[tuple[int, int], Link] = {}
+        self._scratch = _ScratchPool()
+        process.control.register(identity, self.world_ranks, process.progress.wakeup.set)
+
+    def check(self, timeout: float | None) -> float:
+        """The deadline of a call in seconds; raises what has ended this caller."""
+        error = self.error or self.process.control.failure(self.identity)
+        if error is not None:
+            raise error
+        timeout_s = self.timeout_s if timeout is None else timeout
+        if not timeout_s > 0:
+            raise SpecError(f"timeout: expected more than 0 seconds, got {timeout_s}")
+        return timeout_s
+
+    def call(
+        self, collective: str, plan: Plan, source: Array | None, target: Array | None, dtype: np.dtype[Any], *,
+        reduction: Reduction | None = None, root: int | None = None, timeout_s: float, async_op: bool,
+        result: Array | None, finish: Callable[[], None] | None = None,
+    ) -> Any:  # fmt: skip
+        """Run ``plan`` on flat views of ``source`` and ``target``; ``result``, or a ``Work`` that gives it.
+
+        ``finish`` is called once all bytes are moved, by whoever moves them.
+        """
+        program = plan.program
+        call = CallDescriptor(
+            self.identity, self._sequence, collective, _dtype_name(dtype), program.length,
+            None if reduction is None else reduction.name, root, plan.algorithm,
+        )  # fmt: skip
+        self._sequence += 1
+        deadline = time.monotonic() + timeout_s
+        self.process.control.enter(call)
+        try:
+            links = self._links_for(call, program.lanes, timeout_s, deadline)
+        except BaseException as error:
+            self._give_up(call, error)
+            raise
+        scratch = self._scratch.take(program.scratch_bytes)
+
+        def staging(lane: Lane) -> Bytes:
+            link = links[lane.number]
+            assert link is not None
+            return link.staging()
+
+        def on_finish() -> None:
+            self._scratch.give(scratch)
+            if finish is not None:
+                finish()
+
+        buffers = (
+            NOTHING if source is None else flat_bytes(source),
+            NOTHING if target is None else flat_bytes(target),
+            scratch,
+        )
+        machine = Machine(program, buffers, dtype, reduction, staging)
+        task = Task(call, machine, links, self.world_ranks, timeout_s, deadline, async_op, on_finish)
+        self.process.progress.submit(task)
+        if async_op:
+            return Work(self.process.progress, task, result)
+        try:
+            self.process.progress.wait(task)
+        except BaseException as error:
+            self._give_up(call, error)
+            raise
+        if task.error is not None:
+            raise task.error
+        return result
+
+    def release(self, error: BaseException) -> None:
+        """End what is in flight with ``error`` and close all connections."""
+        self.error = self.error or error
+        links = list(self._links.values())
+        self._links.clear()
+        self.process.progress.fail(self.identity, self.error, links)
+
+    def close(self) -> None:
+        """Give up what is in flight; nothing more will be called."""
+        self.release(SpecError("the communicator is closed"))
+        self.process.control.unregister(self.identity)
+
+    def _give_up(self, call: CallDescriptor, error: BaseException) -> None:
+        """A collective was interrupted here: no later call can be right, and the others must not wait for us."""
+        if isinstance(error, AtollError):
+            self.release(error)
+        else:
+            self.process.control.abandon(call.communicator_id, call.sequence, f"{type(error).__name__}: {error}")
+            self.release(SpecError(f"an earlier collective was interrupted by {type(error).__name__}: {error}"))
+
+    def _links_for(
+        self, call: CallDescriptor, lanes: Sequence[Lane], timeout_s: float, deadline: float
+    ) -> list[Link | None]:
+        ranks = self.world_ranks
+        missing = {
+            ConnectionKey(self.identity, ranks[lane.peer], lane.channel)
+            for lane in lanes
+            if lane.peer != LOCAL and (lane.peer, lane.channel) not in self._links
+        }
+        if missing:
+            for key, connection in self.process.connect(call, sorted(missing), timeout_s, deadline).items():
+                count = self.counts.setdefault(key.peer, ByteCount())
+                link = Link(connection, key.peer, key.channel, SEGMENT_BYTES, count)
+                self._links[ranks.index(key.peer), key.channel] = link
+                self.process.progress.add_link(link)
+        return [None if lane.peer == LOCAL else self._links[lane.peer, lane.channel] for lane in lanes]
+
+
+class _ScratchPool:
+    """Scratch memory kept between calls, so that large scratch is not paged in anew each time."""
+
+    def __init__(self) -> None:
+        self._free: dict[int, list[npt.NDArray[np.uint8]]] = {}
+
+    def take(self, num_bytes: int) -> npt.NDArray[np.uint8]:
+        if num_bytes == 0:
+            return NOTHING
+        free = self._free.get(num_bytes)
+        return free.pop() if free else np.empty(num_bytes, dtype=np.uint8)
+
+    def give(self, scratch: npt.NDArray[np.uint8]) -> None:
+        if len(scratch):
+            if len(self._free) > 8:
+                self._free.clear()
+            self._free.setdefault(len(scratch), []).append(scratch)
+
+
+def _dtype_name(dtype: np.dtype[Any]) -> str:
+    name = _DTYPE_NAMES.get(dtype)
+    if name is None:
+        name = _DTYPE_NAMES[dtype] = str(dtype)
+    return name

@@ -1,0 +1,360 @@
+"""The communicator: collectives on NumPy arrays among the ranks of a world, or of a part of it.
+
+Every call names what it does to which array; the rest has a default that is the same on every rank. Without ``out``
+a new array is returned and the input is left alone; ``out=array`` itself is in place. Every collective takes
+
+``algorithm``  ``"auto"``, a catalogued name, or a ``Schedule`` of your own, which is proven before it first runs
+``async_op``   return a ``Work`` at once instead of the result
+``timeout``    seconds until ``CollectiveTimeout``, the communicator's own by default; never without end
+
+Ranks must make the same calls in the same order. Where they do not, every rank gets ``CollectiveMismatch`` with who
+called what; a rank that is gone is ``PeerLost`` on all others. After such an error the communicator is of no more
+use: later calls raise the same error. One thread at a time may call a communicator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import copy
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from atoll.errors import SpecError
+from atoll.runtime.arrays import Array, address, as_input, as_output, contiguous_stand_in
+from atoll.runtime.caller import WORLD_ID, Caller, derive_id
+from atoll.runtime.link import ByteCount
+from atoll.runtime.plans import AlgorithmLike, Plans, transfer_plan
+from atoll.runtime.process import Process
+from atoll.runtime.reduction import OperationLike, Reduction, reduction
+from atoll.schedule.contract import contract
+from atoll.schedule.partition import balanced
+
+DEFAULT_TIMEOUT_S = 60.0
+
+
+class Communicator:
+    """Ranks 0 to ``world_size - 1``; made by ``atoll.init`` and ``split``."""
+
+    def __init__(self, process: Process, communicator_id: int, world_ranks: Sequence[int], timeout_s: float) -> None:
+        """``world_ranks[r]`` is the world rank of this communicator's rank r."""
+        self._caller = Caller(process, communicator_id, world_ranks, timeout_s, {})
+        self.rank = self._caller.rank
+        self.world_size = len(self._caller.world_ranks)
+        self._plans = Plans(self.rank, self.world_size)
+        self._pairs: dict[tuple[int, int], Caller] = {}
+        self._splits = 0
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<Communicator rank {self.rank} of {self.world_size}>"
+
+    def __enter__(self) -> Communicator:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- collectives -----------------------------------------------------------------------------------------------
+
+    def all_reduce(
+        self, array: npt.ArrayLike, op: OperationLike = "sum", *, out: Array | None = None,
+        algorithm: AlgorithmLike = "auto", async_op: bool = False, timeout: float | None = None,
+    ) -> Any:  # fmt: skip
+        """The reduction of every rank's ``array``, on every rank; any shape, the same on all ranks."""
+        source = as_input("all_reduce", array)
+        return self._start("all_reduce", source, out, source.shape, source.size, op, None, algorithm,
+                           async_op, timeout)  # fmt: skip
+
+    def reduce_scatter(
+        self, array: npt.ArrayLike, op: OperationLike = "sum", *, out: Array | None = None,
+        algorithm: AlgorithmLike = "auto", async_op: bool = False, timeout: float | None = None,
+    ) -> Any:  # fmt: skip
+        """Block ``rank`` of the reduction of every rank's ``array``.
+
+        Where N divides the first axis, the block is a part of that axis. Else it is one-dimensional: the rank's part
+        of the flattened array, the first blocks one element longer where N does not divide its size.
+        """
+        source = as_input("reduce_scatter", array)
+        size = int(balanced(source.size, self.world_size)[self.rank])
+        shape = _block_shape(source.shape, self.world_size, size)
+        return self._start("reduce_scatter", source, out, shape, source.size, op, None, algorithm,
+                           async_op, timeout)  # fmt: skip
+
+    def all_gather(
+        self, array: npt.ArrayLike, *, out: Array | None = None, algorithm: AlgorithmLike = "auto",
+        async_op: bool = False, timeout: float | None = None,
+    ) -> Any:  # fmt: skip
+        """Every rank's ``array``, one after the other along the first axis, on every rank.
+
+        Blocks are of one size, but where ``out`` is given and N does not divide its size, blocks are its balanced
+        parts, as ``reduce_scatter`` makes them.
+        """
+        source = as_input("all_gather", array)
+        length = self._gathered_length("all_gather", source, out)
+        return self._start("all_gather", source, out, _joined_shape(source.shape, self.world_size), length,
+                           None, None, algorithm, async_op, timeout)  # fmt: skip
+
+    def broadcast(
+        self, array: Array, root: int = 0, *, algorithm: AlgorithmLike = "auto", async_op: bool = False,
+        timeout: float | None = None,
+    ) -> Any:  # fmt: skip
+        """The root's ``array`` in every rank's ``array``, in place; ``array`` is returned."""
+        self._check_root("broadcast", root)
+        timeout_s = self._check(timeout)
+        result = as_output("broadcast", array, _dtype_of(array), np.size(array)) if self.rank != root else array
+        source = as_input("broadcast", array)
+        target = source if self.rank == root else contiguous_stand_in(result)
+        plan = self._plans.plan("broadcast", algorithm, root, True, source.size, source.dtype.itemsize)
+        return self._caller.call(
+            "broadcast", plan, source, target, source.dtype, root=root, timeout_s=timeout_s, async_op=async_op,
+            result=result, finish=None if self.rank == root else self._finisher(None, target, result),
+        )  # fmt: skip
+
+    def reduce(
+        self, array: npt.ArrayLike, op: OperationLike = "sum", root: int = 0, *, out: Array | None = None,
+        algorithm: AlgorithmLike = "auto", async_op: bool = False, timeout: float | None = None,
+    ) -> Any:  # fmt: skip
+        """The reduction of every rank's ``array`` at the root; ``None`` elsewhere, where ``out`` is not looked at."""
+        self._check_root("reduce", root)
+        source = as_input("reduce", array)
+        return self._start("reduce", source, out, source.shape, source.size, op, root, algorithm, async_op,
+                           timeout, has_output=self.rank == root)  # fmt: skip
+
+    def all_to_all(
+        self, array: npt.ArrayLike, *, out: Array | None = None, algorithm: AlgorithmLike = "auto",
+        async_op: bool = False, timeout: float | None = None,
+    ) -> Any:  # fmt: skip
+        """Block b of ``array`` goes to rank b; block i of the result is from rank i. N must divide its size."""
+        source = as_input("all_to_all", array)
+        return self._start("all_to_all", source, out, source.shape, source.size, None, None, algorithm,
+                           async_op, timeout)  # fmt: skip
+
+    def gather(
+        self, array: npt.ArrayLike, root: int = 0, *, out: Array | None = None, algorithm: AlgorithmLike = "auto",
+        async_op: bool = False, timeout: float | None = None,
+    ) -> Any:  # fmt: skip
+        """Every rank's ``array``, one after the other along the first axis, at the root; ``None`` elsewhere."""
+        self._check_root("gather", root)
+        source = as_input("gather", array)
+        return self._start("gather", source, out, _joined_shape(source.shape, self.world_size),
+                           source.size * self.world_size, None, root, algorithm, async_op, timeout,
+                           has_output=self.rank == root)  # fmt: skip
+
+    def scatter(
+        self, array: npt.ArrayLike | None, root: int = 0, *, out: Array | None = None,
+        algorithm: AlgorithmLike = "auto", async_op: bool = False, timeout: float | None = None,
+    ) -> Any:  # fmt: skip
+        """Block ``rank`` of the root's ``array``. Elsewhere ``array`` is None and ``out`` says shape and dtype.
+
+        N must divide the size of the root's array.
+        """
+        self._check_root("scatter", root)
+        if self.rank != root:
+            if array is not None or out is None:
+                raise SpecError(
+                    f"scatter: expected array=None and an out array on rank {self.rank}, the root is {root}"
+                )
+            given = as_output("scatter", out, _dtype_of(out), np.size(out))
+            empty = np.zeros(0, dtype=given.dtype)
+            length = given.size * self.world_size
+            return self._start("scatter", empty, given, given.shape, length, None, root, algorithm, async_op, timeout)
+        if array is None:
+            raise SpecError(f"scatter: expected an array on rank {self.rank}, the root, got None")
+        source = as_input("scatter", array)
+        if source.size % self.world_size:
+            raise SpecError(
+                f"scatter: expected a size in a multiple of {self.world_size} ranks, got {source.size}; pad the array"
+            )
+        shape = _block_shape(source.shape, self.world_size, source.size // self.world_size)
+        return self._start("scatter", source, out, shape, source.size, None, root, algorithm, async_op,
+                           timeout)  # fmt: skip
+
+    def barrier(
+        self, *, algorithm: AlgorithmLike = "auto", async_op: bool = False, timeout: float | None = None
+    ) -> Any:
+        """Return once every rank has called it."""
+        timeout_s = self._check(timeout)
+        token = np.ones(1, dtype=np.uint8)
+        plan = self._plans.plan("barrier", algorithm, None, True, 1, 1)
+        return self._caller.call(
+            "barrier", plan, token, token, token.dtype, reduction=reduction("bor", token.dtype), timeout_s=timeout_s,
+            async_op=async_op, result=None,
+        )  # fmt: skip
+
+    # -- point to point ----------------------------------------------------------------------------------------------
+
+    def send(self, array: npt.ArrayLike, dst: int, *, async_op: bool = False, timeout: float | None = None) -> Any:
+        """Send ``array`` to rank ``dst``, which calls ``recv``; returns once the memory may be used again."""
+        self._check_peer("send", dst)
+        source = as_input("send", array)
+        return self._transfer(self.rank, dst, source, async_op, timeout)
+
+    def recv(self, array: Array, src: int, *, async_op: bool = False, timeout: float | None = None) -> Any:
+        """Fill ``array`` with what rank ``src`` sends: the same dtype and size; ``array`` is returned."""
+        self._check_peer("recv", src)
+        out = as_output("recv", array, _dtype_of(array), np.size(array))
+        return self._transfer(src, self.rank, out, async_op, timeout)
+
+    # -- the communicator itself ---------------------------------------------------------------------------------------
+
+    def split(self, color: int | None, key: int = 0) -> Communicator | None:
+        """A communicator of the ranks that gave the same ``color``, ordered by (key, rank); ``None`` for no color.
+
+        A collective: every rank calls it. ``color`` is at least 0.
+        """
+        if color is not None and color < 0:
+            raise SpecError(f"split: expected a color of at least 0, or None, got {color}")
+        mine = np.array([-1 if color is None else color, key], dtype=np.int64)
+        everyone = self.all_gather(mine).reshape(self.world_size, 2).tolist()
+        self._splits += 1
+        if color is None:
+            return None
+        members = sorted(
+            (their_key, rank) for rank, (their_color, their_key) in enumerate(everyone) if their_color == color
+        )
+        caller = self._caller
+        identity = derive_id(caller.identity, "split", self._splits, color)
+        return Communicator(
+            caller.process, identity, [caller.world_ranks[rank] for _, rank in members], caller.timeout_s
+        )  # fmt: skip
+
+    def traffic(self) -> dict[int, ByteCount]:
+        """Bytes passed to and from the sockets of each peer so far, by rank, point-to-point transfers included."""
+        ranks = self._caller.world_ranks
+        return {ranks.index(peer): copy(count) for peer, count in sorted(self._caller.counts.items())}
+
+    def close(self) -> None:
+        """Leave: what is in flight is given up, connections close.
+
+        Closing the world's communicator ends the process's part in it; do that on every rank once all are done.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        for caller in (*self._pairs.values(), self._caller):
+            caller.close()
+        if self._caller.identity == WORLD_ID:
+            self._caller.process.close()
+
+    # -- how a collective is started -----------------------------------------------------------------------------------
+
+    def _start(
+        self, collective: str, source: Array, out: Array | None, shape: tuple[int, ...], length: int,
+        op: OperationLike | None, root: int | None, algorithm: AlgorithmLike, async_op: bool, timeout: float | None, *,
+        has_output: bool = True,
+    ) -> Any:  # fmt: skip
+        """A collective from ``source`` to ``out``, or to a new array of ``shape``; ``has_output``: whether this rank
+        gets any. ``length`` is the whole vector's."""
+        timeout_s = self._check(timeout)
+        dtype = source.dtype
+        chosen = None if op is None else reduction(op, dtype)
+        result: Array | None = None
+        target: Array | None = None
+        in_place = False
+        if has_output:
+            size = length if collective == "all_gather" else prod(shape)
+            result = np.empty(shape, dtype) if out is None else as_output(collective, out, dtype, size)
+            target = contiguous_stand_in(result)
+            if out is not None and np.may_share_memory(source, result):
+                in_place = target is result and self._is_in_place(collective, root, length, source, target)
+                if not in_place:
+                    source = source.copy()
+        plan = self._plans.plan(collective, algorithm, root, in_place, length, dtype.itemsize)
+        if in_place and not plan.in_place:
+            source = source.copy()
+        return self._caller.call(
+            collective, plan, source, target, dtype, reduction=chosen, root=root, timeout_s=timeout_s,
+            async_op=async_op, result=result, finish=self._finisher(chosen, target, result),
+        )  # fmt: skip
+
+    def _finisher(
+        self, chosen: Reduction | None, target: Array | None, result: Array | None
+    ) -> Callable[[], None] | None:
+        """What is left to do with the output: divide a mean, copy back into memory that is not contiguous."""
+        mean = chosen is not None and chosen.mean
+        if target is None or result is None or (not mean and target is result):
+            return None
+        world_size = self.world_size
+
+        def finish() -> None:
+            if mean:
+                np.divide(target, np.asarray(world_size, dtype=target.dtype), out=target)
+            if target is not result:
+                result[...] = target
+
+        return finish
+
+    def _transfer(self, src: int, dst: int, array: Array, async_op: bool, timeout: float | None) -> Any:
+        timeout_s = self._check(timeout)
+        pair = self._pairs.get((src, dst))
+        if pair is None:
+            ends = (self._caller.world_ranks[src], self._caller.world_ranks[dst])
+            identity = derive_id(self._caller.identity, "send", src, dst)
+            pair = Caller(self._caller.process, identity, ends, self._caller.timeout_s, self._caller.counts)
+            self._pairs[src, dst] = pair
+        sends = self.rank == src
+        target = array if sends else contiguous_stand_in(array)
+        plan = transfer_plan(pair.rank, array.size, array.dtype.itemsize)
+        return pair.call(
+            "send", plan, target, target, array.dtype, timeout_s=timeout_s, async_op=async_op,
+            result=None if sends else array, finish=None if sends else self._finisher(None, target, array),
+        )  # fmt: skip
+
+    # -- checks -------------------------------------------------------------------------------------------------------
+
+    def _check(self, timeout: float | None) -> float:
+        if self._closed:
+            raise SpecError("the communicator is closed")
+        return self._caller.check(timeout)
+
+    def _is_in_place(self, collective: str, root: int | None, length: int, source: Array, target: Array) -> bool:
+        """Whether input and output lie to each other as the collective's vector has it."""
+        if collective == "all_to_all" or not np.may_share_memory(source, target):
+            return False
+        terms = contract(collective, self.world_size, self.world_size, root)
+        starts = np.cumsum(balanced(length, terms.blocks)) - balanced(length, terms.blocks)
+        first_in = (
+            int(starts[terms.input_start(self.rank) // terms.chunks_per_block]) if terms.collective.blocked else 0
+        )
+        first_out = (
+            int(starts[terms.output_start(self.rank) // terms.chunks_per_block]) if terms.collective.blocked else 0
+        )
+        return address(source) - address(target) == (first_in - first_out) * source.dtype.itemsize
+
+    def _gathered_length(self, what: str, source: Array, out: Array | None) -> int:
+        if out is None or not isinstance(out, np.ndarray) or out.size == source.size * self.world_size:
+            return source.size * self.world_size
+        expected = int(balanced(out.size, self.world_size)[self.rank])
+        if expected != source.size:
+            raise SpecError(
+                f"{what}: out: expected {source.size * self.world_size} elements, {self.world_size} blocks of the "
+                f"input, or a size whose part for rank {self.rank} is the input's {source.size}; got {out.size}"
+            )
+        return out.size
+
+    def _check_root(self, what: str, root: int) -> None:
+        if not 0 <= root < self.world_size:
+            raise SpecError(f"{what}: expected a root between 0 and {self.world_size - 1}, got {root}")
+
+    def _check_peer(self, what: str, peer: int) -> None:
+        if not 0 <= peer < self.world_size or peer == self.rank:
+            raise SpecError(
+                f"{what}: expected another rank between 0 and {self.world_size - 1} than {self.rank} itself, got {peer}"
+            )
+
+
+def _dtype_of(array: object) -> np.dtype[Any]:
+    return array.dtype if isinstance(array, np.ndarray) else np.dtype(np.uint8)
+
+
+def _block_shape(shape: tuple[int, ...], world_size: int, size: int) -> tuple[int, ...]:
+    """The shape of one of N blocks: a part of the first axis where N divides it, else one axis of ``size``."""
+    return (shape[0] // world_size, *shape[1:]) if shape and shape[0] % world_size == 0 else (size,)
+
+
+def _joined_shape(shape: tuple[int, ...], world_size: int) -> tuple[int, ...]:
+    """The shape of N arrays of ``shape`` along the first axis."""
+    return (shape[0] * world_size, *shape[1:]) if shape else (world_size,)

@@ -1,0 +1,183 @@
+"""One connection with its two lanes: the queues of collectives on it, the headers between them, the counted bytes.
+
+Collectives share a connection one after the other, in the order in which they were called, which is the same on both
+sides. Each begins with a header of 16 bytes, its sequence number and the fingerprint of its call, so that bytes of a
+call that the other side did not make are never taken for data. A header travels with its first payload, in one
+system call on both sides.
+
+Readiness is edge-triggered: a link remembers that its socket is readable or writable until a short transfer shows
+that it no longer is.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections import deque
+from enum import Enum
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from atoll.runtime.task import Task
+
+HEADER = struct.Struct("<QQ")
+
+
+class Pumped(Enum):
+    """What a pump came to."""
+
+    IDLE = "nothing could be done"
+    MOVED = "bytes were moved; pump again"
+    FOREIGN = "the header is of another call"
+    BROKEN = "the connection has ended"
+
+
+class ByteCount(msgspec.Struct):
+    """Bytes really passed to and from one peer's sockets; overhead is headers."""
+
+    payload_sent: int = 0
+    payload_received: int = 0
+    overhead_sent: int = 0
+    overhead_received: int = 0
+
+
+class _Stream:
+    """One collective on one direction of a link: the lane it plays and how much of the header is still to come."""
+
+    __slots__ = ("header", "header_left", "lane", "task")
+
+    def __init__(self, task: Task, lane: int, header: bytearray) -> None:
+        self.task = task
+        self.lane = lane
+        self.header = memoryview(header)
+        self.header_left = HEADER.size
+
+
+class Link:
+    """A connected socket to ``peer`` on ``channel``, non-blocking. Touched only by the thread that drives progress."""
+
+    def __init__(
+        self, connection: socket.socket, peer: int, channel: int, segment_bytes: int, count: ByteCount
+    ) -> None:
+        self.connection = connection
+        self.fd = connection.fileno()
+        self.peer = peer
+        self.channel = channel
+        self.count = count
+        self.readable = True
+        self.writable = True
+        self.hung_up = False
+        self.broken = ""
+        self.queued = False
+        self.incoming: deque[_Stream] = deque()
+        self.outgoing: deque[_Stream] = deque()
+        self._segment_bytes = segment_bytes
+        self._staging: npt.NDArray[np.uint8] | None = None
+
+    def staging(self) -> npt.NDArray[np.uint8]:
+        """The connection's one staging segment, made when a collective first reduces on it."""
+        if self._staging is None:
+            self._staging = np.empty(self._segment_bytes, dtype=np.uint8)
+        return self._staging
+
+    def add(self, task: Task, lane: int, incoming: bool) -> None:
+        """Queue a lane of ``task`` behind the collectives already here."""
+        if incoming:
+            self.incoming.append(_Stream(task, lane, bytearray(HEADER.size)))
+        else:
+            self.outgoing.append(_Stream(task, lane, task.header))
+
+    def pump_out(self) -> Pumped:
+        """Send what may be sent, in one system call."""
+        if not self.outgoing or not self.writable:
+            return Pumped.IDLE
+        stream = self.outgoing[0]
+        machine = stream.task.machine
+        views = machine.sends(stream.lane)
+        if not views:
+            return Pumped.IDLE
+        header_left = stream.header_left
+        if header_left:
+            views.insert(0, stream.header[HEADER.size - header_left :])
+        try:
+            sent = self.connection.send(views[0]) if len(views) == 1 else self.connection.sendmsg(views)
+        except BlockingIOError:
+            self.writable = False
+            return Pumped.IDLE
+        except OSError as error:
+            self.broken = error.strerror or str(error)
+            return Pumped.BROKEN
+        if sent < sum(map(len, views)):
+            self.writable = False
+        if header_left:
+            part = min(sent, header_left)
+            stream.header_left -= part
+            self.count.overhead_sent += part
+            sent -= part
+        if sent:
+            self.count.payload_sent += sent
+            machine.sent(stream.lane, sent)
+            if machine.lane_done(stream.lane):
+                self.outgoing.popleft()
+        return Pumped.MOVED
+
+    def pump_in(self) -> Pumped:
+        """Receive what is wanted and there, in one system call."""
+        if not self.incoming or not self.readable:
+            return Pumped.IDLE
+        stream = self.incoming[0]
+        machine = stream.task.machine
+        view = machine.buffer_for(stream.lane)
+        try:
+            if stream.header_left:
+                views = [stream.header[HEADER.size - stream.header_left :]]
+                if view is not None:
+                    views.append(view)
+                wanted = sum(map(len, views))
+                got = self.connection.recvmsg_into(views)[0]
+            elif view is not None:
+                wanted = len(view)
+                got = self.connection.recv_into(view)
+            else:
+                return Pumped.IDLE
+        except BlockingIOError:
+            self.readable = False
+            return Pumped.IDLE
+        except OSError as error:
+            self.broken = error.strerror or str(error)
+            return Pumped.BROKEN
+        if got == 0:
+            self.broken = "closed by the other side"
+            return Pumped.BROKEN
+        if got < wanted and not self.hung_up:
+            self.readable = False
+        if stream.header_left:
+            part = min(got, stream.header_left)
+            stream.header_left -= part
+            self.count.overhead_received += part
+            got -= part
+            if not stream.header_left and stream.header != stream.task.header:
+                return Pumped.FOREIGN
+        if got:
+            self.count.payload_received += got
+            machine.received(stream.lane, got)
+            if machine.lane_done(stream.lane):
+                self.incoming.popleft()
+        return Pumped.MOVED
+
+    def nudge(self, task: Task) -> None:
+        """Reduce what is staged for ``task``, as far as it may go now; nothing is where it is not yet its turn."""
+        if self.incoming and self.incoming[0].task is task:
+            stream = self.incoming[0]
+            task.machine.nudge(stream.lane)
+            if task.machine.lane_done(stream.lane):
+                self.incoming.popleft()
+
+    def close(self) -> None:
+        self.incoming.clear()
+        self.outgoing.clear()
+        self.connection.close()

@@ -1,0 +1,109 @@
+"""What a communicator has worked out once: proven schedules and compiled programs, by signature.
+
+An algorithm is proven before it first runs. A program depends on the schedule, whether input and output share
+memory, the length and the element size; it is used for every later call with the same signature.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import msgspec
+
+from atoll.algorithms.catalog import build
+from atoll.errors import SpecError
+from atoll.runtime.choice import choose
+from atoll.runtime.program import Program, compile_program, transfer_program
+from atoll.schedule.out_of_place import out_of_place
+from atoll.schedule.prove import ProvenSchedule, prove
+from atoll.schedule.table import Schedule
+
+AlgorithmLike = str | Schedule | ProvenSchedule
+MAX_PROGRAMS = 1024
+
+
+class Plan(msgspec.Struct, frozen=True, eq=False):
+    """A program, the name under which ranks compare what they run, and whether input and output share memory."""
+
+    algorithm: str
+    program: Program
+    in_place: bool
+
+
+@lru_cache(maxsize=256)
+def transfer_plan(rank: int, length: int, itemsize: int) -> Plan:
+    """The plan of a point-to-point transfer from rank 0 of a pair to rank 1."""
+    return Plan("send", transfer_program(rank, length, itemsize), in_place=False)
+
+
+class Plans:
+    """The cache of one communicator's rank."""
+
+    def __init__(self, rank: int, world_size: int) -> None:
+        self._rank = rank
+        self._world_size = world_size
+        self._proven: dict[tuple[str, str, int | None, bool], ProvenSchedule] = {}
+        self._given: dict[int, tuple[AlgorithmLike, str]] = {}
+        self._plans: dict[tuple[str, AlgorithmLike | int, int | None, bool, int, int], Plan] = {}
+
+    def plan(
+        self, collective: str, algorithm: AlgorithmLike, root: int | None, in_place: bool, length: int, itemsize: int
+    ) -> Plan:
+        """The plan for one signature; ``length`` in elements of the whole vector.
+
+        Where ``in_place`` is asked for and the schedule cannot, the plan is for separate memory and says so.
+        Raises ``SpecError`` for an algorithm that is unknown, for another collective, root or world; ``ScheduleError``
+        for a schedule that cannot be proven.
+        """
+        key = (collective, algorithm if isinstance(algorithm, str) else id(algorithm), root, in_place, length, itemsize)
+        plan = self._plans.get(key)
+        if plan is None:
+            if len(self._plans) >= MAX_PROGRAMS:
+                self._plans.clear()
+            name = self._name(collective, algorithm, length * itemsize)
+            proven = self._schedule(collective, name, algorithm, root, in_place)
+            program = compile_program(proven, self._rank, length, itemsize)
+            plan = Plan(name, program, in_place and proven.header.in_place)
+            self._plans[key] = plan
+        return plan
+
+    def _name(self, collective: str, algorithm: AlgorithmLike, size_bytes: int) -> str:
+        if isinstance(algorithm, str):
+            return choose(collective, self._world_size, size_bytes) if algorithm == "auto" else algorithm
+        known = self._given.get(id(algorithm))
+        if known is None:
+            schedule = algorithm.schedule if isinstance(algorithm, ProvenSchedule) else algorithm
+            if not isinstance(schedule, Schedule):
+                raise SpecError(f"algorithm: expected a name or a Schedule, got {type(algorithm).__name__}")
+            # The object is kept, so that its id stays its own.
+            known = (algorithm, f"{schedule.name}#{schedule.fingerprint()[:12]}")
+            self._given[id(algorithm)] = known
+        return known[1]
+
+    def _schedule(
+        self, collective: str, name: str, algorithm: AlgorithmLike, root: int | None, in_place: bool
+    ) -> ProvenSchedule:
+        key = (collective, name, root, in_place)
+        proven = self._proven.get(key)
+        if proven is None:
+            schedule = (
+                build(collective, name, self._world_size, root)
+                if isinstance(algorithm, str)
+                else self._checked(collective, algorithm, root)
+            )
+            proven = prove(schedule if in_place else out_of_place(schedule))
+            self._proven[key] = proven
+        return proven
+
+    def _checked(self, collective: str, algorithm: Schedule | ProvenSchedule, root: int | None) -> Schedule:
+        schedule = algorithm.schedule if isinstance(algorithm, ProvenSchedule) else algorithm
+        header = schedule.header
+        wanted = (collective, self._world_size, root)
+        got = (header.collective, header.world_size, header.root)
+        if wanted != got:
+            raise SpecError(
+                f"algorithm {header.name}: expected a schedule of {collective} for {self._world_size} ranks"
+                f"{'' if root is None else f' with root {root}'}, got {header.collective} for {header.world_size} ranks"
+                f"{'' if header.root is None else f' with root {header.root}'}"
+            )
+        return schedule

@@ -1,0 +1,77 @@
+"""One process of a world: its membership, its door, its control plane and what moves its bytes.
+
+A process joins one world; all its communicators share what is here.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from socket import socket
+
+from atoll.runtime.control import Control
+from atoll.runtime.descriptor import CallDescriptor
+from atoll.runtime.endpoint import ConnectionKey, Endpoint
+from atoll.runtime.membership import Membership
+from atoll.runtime.progress import QUIET_S, Progress
+
+
+class Process:
+    """Owns what it is given; ``close`` ends all of it."""
+
+    def __init__(self, membership: Membership, endpoint: Endpoint, control: Control) -> None:
+        self.membership = membership
+        self.endpoint = endpoint
+        self.control = control
+        self.progress = Progress(control)
+        self.closed = False
+
+    def connect(
+        self, call: CallDescriptor, keys: Sequence[ConnectionKey], timeout_s: float, deadline: float
+    ) -> Mapping[ConnectionKey, socket]:
+        """Connections ``keys``, which ``call`` needs; the higher rank of each pair opens it, the other one waits.
+
+        Raises what the control plane finds while waiting, ``CollectiveTimeout`` at the deadline (monotonic seconds).
+        """
+        arrived = threading.Event()
+        ready: dict[ConnectionKey, socket] = {}
+        self.endpoint.subscribe(arrived.set)
+        try:
+            for key in keys:
+                if self.membership.rank > key.peer:
+                    self.endpoint.open(key, deadline)
+            asked = False
+            while True:
+                arrived.clear()
+                for key in keys:
+                    if key not in ready and (connection := self.endpoint.take(key)) is not None:
+                        ready[key] = connection
+                if len(ready) == len(keys):
+                    return ready
+                failure = self.control.failure(call.communicator_id)
+                if failure is not None:
+                    raise failure
+                absent = [key.peer for key in keys if key not in ready]
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise self.control.timed_out(
+                        call.communicator_id, call.sequence, timeout_s, absent, "connections not yet made"
+                    )
+                if not arrived.wait(min(QUIET_S, left)) and not asked:
+                    asked = True
+                    self.control.waiting(call.communicator_id, call.sequence, absent)
+        except BaseException:
+            for connection in ready.values():
+                connection.close()
+            raise
+        finally:
+            self.endpoint.unsubscribe(arrived.set)
+
+    def close(self) -> None:
+        """Say goodbye to the others and release everything."""
+        if not self.closed:
+            self.closed = True
+            self.progress.close()
+            self.control.close()
+            self.endpoint.close()

@@ -1,0 +1,66 @@
+"""One collective in flight: its machine, its call, its deadline, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from atoll.runtime.descriptor import CallDescriptor
+from atoll.runtime.link import HEADER, Link
+from atoll.runtime.machine import Machine
+from atoll.runtime.program import LOCAL
+
+
+class Task:
+    """Made by a communicator, moved by ``Progress``. ``finished`` is set last; then ``error`` is final.
+
+    ``links`` maps the machine's lanes to connections (None for local moves). ``deadline`` is in seconds of the
+    monotonic clock. ``asynchronous`` tasks are moved in the background too. ``world_ranks[r]`` is the world rank of the
+    communicator's rank r. ``local_lane`` is the lane of local moves, -1 without any.
+    """
+
+    __slots__ = (
+        "asynchronous", "call", "deadline", "error", "finished", "header", "links", "local_lane", "machine", "moving",
+        "on_finish", "timeout_s", "told_waiting", "world_ranks",
+    )  # fmt: skip
+
+    def __init__(
+        self, call: CallDescriptor, machine: Machine, links: list[Link | None], world_ranks: Sequence[int],
+        timeout_s: float, deadline: float, asynchronous: bool, on_finish: Callable[[], None] | None,
+    ) -> None:  # fmt: skip
+        self.call = call
+        self.machine = machine
+        self.links = links
+        self.world_ranks = world_ranks
+        self.timeout_s = timeout_s
+        self.deadline = deadline
+        self.asynchronous = asynchronous
+        self.on_finish = on_finish
+        self.header = bytearray(HEADER.pack(call.sequence, call.fingerprint()))
+        self.local_lane = next((lane.number for lane in machine.program.lanes if lane.peer == LOCAL), -1)
+        self.moving = False
+        self.told_waiting = False
+        self.error: BaseException | None = None
+        self.finished = False
+
+    def bytes_moved(self) -> int:
+        """Payload bytes sent and received so far."""
+        return self.machine.bytes_moved()
+
+    def waits_on(self) -> list[int]:
+        """World ranks whose bytes are awaited."""
+        return sorted({self.world_ranks[lane.peer] for lane, _, _ in self.machine.unfinished() if lane.incoming})
+
+    def progress(self) -> str:
+        """How far it has come, in words for a story."""
+        left = self.machine.unfinished()
+        if not left:
+            return "all bytes moved"
+        awaited = [(lane, step, rest) for lane, step, rest in left if lane.incoming]
+        parts = [f"{rest} bytes still to come from rank {lane.peer} (step {step})" for lane, step, rest in awaited]
+        parts += [
+            f"{rest} bytes still to go to rank {lane.peer} (step {step})"
+            for lane, step, rest in left
+            if not lane.incoming and lane.peer != LOCAL
+        ]
+        shown = parts[:4] + ([f"and {len(parts) - 4} more"] if len(parts) > 4 else [])
+        return "; ".join(shown) or "local moves left"
