@@ -28,7 +28,14 @@ import msgspec
 
 from atoll.readers.launcher_prefix import ANSI, MPI_TAG, split_prefix
 from atoll.readers.nccl_log_facts import Collective, CommInit, Fact, Speaker, Statement, Version
-from atoll.readers.nccl_log_job import CHANNEL_LINE, COLLNET_LINE, Job, JobBuilder
+from atoll.readers.nccl_log_job import (
+    CHANNEL_LINE,
+    COLLNET_LINE,
+    MAX_CONNECTIONS_PER_RANK,
+    Job,
+    JobBuilder,
+    parse_via,
+)
 from atoll.readers.nccl_log_shapes import Table
 from atoll.readers.nccl_log_table_errors import ERROR_SHAPES
 from atoll.readers.nccl_log_table_graph import GRAPH_SHAPES
@@ -47,14 +54,16 @@ F = TypeVar("F", bound=Fact)
 
 _LEVEL: Final = re.compile(rb"(INFO|WARN|TRACE|CALL|ERROR|VERSION|ABORT) ?")
 _HEAD: Final = re.compile(
-    rb"(?:^|(?<=[\s:>|\]\[\x28\"]))([\w.\-]{1,253}):(\d{1,10}):(\d{1,10})(?: \[(-?\d{1,6})\])?(?: (\S.{0,200}))?\s*$"
+    rb"(?:^|(?<=[\s:>|\]\[\x28\"]))([\w.\-]{1,253}):(\d{1,10}):(\d{1,10})(?: \[ ?(-?\d{1,6}) ?\])?"
+    rb"(?: (\S.{0,200}))?\s*$"
 )
-_BARE_HEAD: Final = re.compile(rb"(?:^|\s)\[(-?\d{1,6})\](?: (\S.{0,200}))?\s*$")
+_BARE_HEAD: Final = re.compile(rb"(?:^|\s)(?:([\w.\-<>]{1,253}) )?\[ ?(-?\d{1,6}) ?\](?: (\S.{0,200}))?\s*$")
 _TRAILING_TAG: Final = re.compile(MPI_TAG.pattern + rb"\s*$")
 _SECOND_HEAD: Final = re.compile(rb"([\w.\-]{1,253}):(\d{1,10}):(\d{1,10}) \[-?\d{1,6}\] (?:\S{1,120} )?$")
 _VERSION_LINE: Final = re.compile(rb"(?:^|[\s:>\]])((?:NCCL|RCCL) version ?:? ?\d+\.\d+\S*(?: HEAD:\S+)?)\s*$")
 _PLACE: Final = re.compile(r"([\w./\-]{1,200}\.(?:cc|h|hpp|cpp|cu|c|cuh):\d{1,6})(?: \((\w{1,120})\))? ")
 _NUMBERS: Final = re.compile(r"0[xX][0-9a-fA-F]+|\d+")
+_DIGITS: Final = b"0123456789"
 _HEX_DIGITS: Final = b"0123456789abcdefABCDEFx"
 
 
@@ -73,7 +82,12 @@ class UnknownShape(msgspec.Struct):
 
 
 class Coverage(msgspec.Struct):
-    """What was read and what was understood. ``damaged`` are NCCL lines cut by another writer and not mended."""
+    """What was read and what was understood.
+
+    ``damaged`` are NCCL lines cut by another writer and not mended, ``mended`` those joined on again.
+    ``not_kept`` are lines that were recognised and are counted in ``NcclLog.shape_lines``, but of which no statement is
+    kept: their shape has had its share (each line has a pointer of its own, say). Channel lines are in the map instead.
+    """
 
     lines: int = 0
     nccl_lines: int = 0
@@ -81,7 +95,7 @@ class Coverage(msgspec.Struct):
     damaged: int = 0
     mended: int = 0
     unknown: list[UnknownShape] = []
-    statements_dropped: int = 0
+    not_kept: int = 0
 
     @property
     def fraction(self) -> float:
@@ -146,7 +160,10 @@ class NcclLogReader:
         self._speakers: list[Speaker] = []
         self._speaker_of: dict[Speaker, int] = {}
         self._hosts: set[bytes] = set()
-        self._heads: dict[bytes, tuple[int, str, str]] = {}
+        self._heads: dict[bytes, int] = {}
+        self._prefixes: set[bytes] = set()
+        self._channels: dict[bytes, int] = {}
+        self._tails: dict[bytes, str] = {}
         self._bodies: dict[bytes, Statement] = {}
         self._statements: list[Statement] = []
         self._skeletons: dict[bytes, str] = {}
@@ -166,12 +183,18 @@ class NcclLogReader:
     def feed_block(self, lines: Iterable[bytes]) -> list[tuple[int, bytes]]:
         """Raw lines in their order; returns the number and bytes of what is not NCCL's."""
         others: list[tuple[int, bytes]] = []
-        coverage = self._coverage
         first = number = self._number
-        bodies = self._bodies
-        heads = self._heads
-        last = self._last
-        base = coverage.lines - number
+        heads, bodies, last, known, channel_bits = (
+            self._heads,
+            self._bodies,
+            self._last,
+            self._job.known,
+            self._channels,
+        )
+        tails, dropped = self._tails, self._job.dropped_lines
+        skeletons, shape_lines = self._skeletons, self._shape_lines
+        base = self._coverage.lines - number
+        said = channels = 0
         for raw in lines:
             number += 1
             at = raw.find(b" NCCL ")
@@ -179,33 +202,74 @@ class NcclLogReader:
                 self._number = number
                 self._other(raw, others)
                 continue
-            body = raw[at + 6 :]
-            known = heads.get(raw[:at])
-            if known is not None:
-                statement = bodies.get(body)
-                if statement is not None and not known[1]:
-                    speaker = known[0]
-                    statement.count += 1
-                    statement.speakers[speaker] = None
-                    last[speaker] = base + number
-                    coverage.nccl_lines += 1
-                    coverage.recognised += 1
-                    continue
+            speaker = heads.get(raw[:at])
+            if speaker is None:
+                speaker = self._quick_head(raw, at)
+            if speaker >= 0:
+                if raw.startswith(b"INFO Channel ", at + 6):
+                    colon = raw.find(b" : ", at + 19, at + 32)
+                    tail = raw[colon:]
+                    connections = known.get(speaker)
+                    bit = channel_bits.get(raw[at + 19 : colon])
+                    if connections is not None and bit is not None:
+                        connection = connections.get(tail)
+                        if connection is not None:
+                            connection.channels |= bit
+                            connection.count += 1
+                            last[speaker] = base + number
+                            channels += 1
+                            continue
+                        if len(connections) >= MAX_CONNECTIONS_PER_RANK:
+                            transport = tails.get(tail.translate(None, _HEX_DIGITS))
+                            if transport is not None:
+                                dropped[transport] = dropped.get(transport, 0) + 1
+                                last[speaker] = base + number
+                                channels += 1
+                                continue
+                else:
+                    statement = bodies.get(raw[at + 6 :])
+                    if statement is not None:
+                        statement.count += 1
+                        statement.speakers[speaker] = None
+                        last[speaker] = base + number
+                        said += 1
+                        continue
+                    shape = skeletons.get(raw[at + 11 :].translate(None, _HEX_DIGITS))
+                    if shape is not None and raw.startswith(b"INFO ", at + 6):
+                        if shape == "collective":
+                            self._job.call(raw, at + 11, speaker, self._file, number)
+                        shape_lines[shape] += 1
+                        last[speaker] = base + number
+                        said += 1
+                        continue
             self._number = number
             self._line(raw, at, others)
         self._number = number
-        coverage.lines += number - first
+        self._coverage.lines += number - first
+        self._coverage.nccl_lines += said + channels
+        self._coverage.recognised += said + channels
+        if channels:
+            self._shape_lines["channel"] = self._shape_lines.get("channel", 0) + channels
         return others
+
+    def _quick_head(self, raw: bytes, at: int) -> int:
+        """The speaker of a head that differs from a known one by numbers in its launcher prefix (a time), else -1."""
+        start = raw.rfind(b" ", 0, raw.rfind(b" [", 0, at)) + 1
+        if start > 0 and raw[:start].translate(None, _DIGITS) in self._prefixes:
+            return self._heads.get(raw[start:at], -1)
+        return -1
 
     def result(self) -> NcclLog:
         """All facts of what was fed so far."""
         lines = dict(self._shape_lines)
+        not_kept = sum(count for shape, count in lines.items() if shape != "channel")
         for statement in self._statements:
             lines[statement.shape] = lines.get(statement.shape, 0) + statement.count
         unknown = sorted(self._unknown.values(), key=lambda shape: -shape.count)
-        coverage = msgspec.structs.replace(self._coverage, unknown=unknown)
+        coverage = msgspec.structs.replace(self._coverage, unknown=unknown, not_kept=not_kept)
         return NcclLog(
-            list(self._files), coverage, list(self._speakers), list(self._statements), self._job.job(), lines,
+            list(self._files), coverage, list(self._speakers), list(self._statements),
+            self._job.job(self._parse_call), lines,
             dict(self._last),
         )  # fmt: skip
 
@@ -223,18 +287,18 @@ class NcclLogReader:
             else:
                 self._other(raw, others)
             return
-        speaker, location, time, residue = head
+        speaker, location, residue = head
         if residue:
             others.append((self._number, residue))
         body = raw[level.end() :]
         second = body.find(b" NCCL ")
         if second >= 0 and (match := _SECOND_HEAD.search(body, max(0, second - 400), second + 1)) is not None:
             start = self._second_start(match)
-            self._body(body[:start], level[1].decode(), speaker, location, time, raw, cut=True)
+            self._body(body[:start], level[1].decode(), speaker, location, raw, cut=True)
             rest = body[start:]
             self._line(rest, rest.find(b" NCCL "), others)
             return
-        self._body(body, level[1].decode(), speaker, location, time, raw, key=raw[at + 6 :])
+        self._body(body, level[1].decode(), speaker, location, raw, key=raw[at + 6 :])
 
     def _second_start(self, match: re.Match[bytes]) -> int:
         """Where a head that stands inside a line begins: its host may be glued to the text before it."""
@@ -245,19 +309,18 @@ class NcclLogReader:
                 return match.start() + len(host) - max(map(len, tails))
         return match.start()
 
-    def _head(self, head: bytes) -> tuple[int, str, str, bytes] | None:
-        """Speaker, place in the source, time, and what stands before the head but is no launcher prefix."""
+    def _head(self, head: bytes) -> tuple[int, str, bytes] | None:
+        """Speaker, place in NCCL's source, and what stands before the head but is no launcher prefix."""
         known = self._heads.get(head)
         if known is not None:
-            return known[0], known[1], known[2], b""
+            return known, "", b""
         match = _HEAD.search(head)
         if match is None:
             bare = _BARE_HEAD.search(head) if head.strip() else None
             if bare is None:
-                if head.strip():
-                    return None
-                return self._speaker(Speaker("", 0, -1)), "", "", b""
-            host, pid, dev, place = b"", 0, int(bare[1]), bare[2]
+                return None if head.strip() else (self._speaker(Speaker("", 0, -1)), "", b"")
+            # Hosts and processes are cut out of a log that is shown in public: ``node [0] NCCL INFO``.
+            host, pid, dev, place = bare[1] or b"", 0, int(bare[2]), bare[3]
             start = bare.start()
         else:
             host, pid, place = match[1], int(match[2]), match[5]
@@ -272,10 +335,13 @@ class NcclLogReader:
             rank, residue = int(tag[1]), residue[: tag.start()]
         speaker = self._speaker(Speaker(host.decode(), pid, dev, rank))
         self._hosts.add(host)
-        location = place.decode("utf-8", "backslashreplace") if place else ""
-        if not residue and not prefix.time and len(self._heads) < _MAX_CACHE:
-            self._heads[head] = (speaker, location, "")
-        return speaker, location, prefix.time, residue
+        if not residue and not place and len(self._heads) < _MAX_CACHE:
+            if prefix.time and match is not None:
+                self._prefixes.add(before.translate(None, _DIGITS))
+                self._heads[head[start:]] = speaker
+            else:
+                self._heads[head] = speaker
+        return speaker, place.decode("utf-8", "backslashreplace") if place else "", residue
 
     def _speaker(self, speaker: Speaker) -> int:
         index = self._speaker_of.get(speaker)
@@ -291,28 +357,27 @@ class NcclLogReader:
     # --- one body
 
     def _body(
-        self, body: bytes, level: str, speaker: int, location: str, time: str, raw: bytes, *,
-        cut: bool = False, key: bytes = b"",
-    ) -> None:  # fmt: skip
+        self, body: bytes, level: str, speaker: int, location: str, raw: bytes, *, cut: bool = False, key: bytes = b""
+    ) -> None:
         coverage = self._coverage
         coverage.nccl_lines += 1
         self._last[speaker] = coverage.lines + self._number
-        if b" via " in body and (match := CHANNEL_LINE.match(body)) is not None:
-            self._job.channel(match, speaker, self._file, self._number, raw)
-            self._count("channel")
-            return
         statement = self._bodies.get(key) if key else None
         if statement is not None:
             statement.count += 1
             statement.speakers[speaker] = None
             coverage.recognised += 1
             return
+        if self._channel(body, speaker, raw):
+            return
         skeleton = body.translate(None, _HEX_DIGITS)
         shape = self._skeletons.get(skeleton)
-        if shape is not None and shape != "collective":
+        if shape is not None:
+            if shape == "collective":
+                self._job.call(raw, max(0, raw.find(body)), speaker, self._file, self._number)
             self._count(shape)
             return
-        if not self._understand(body, level, speaker, location, time, raw, key, skeleton):
+        if not self._understand(body, level, speaker, location, raw, key, skeleton):
             if cut:
                 coverage.damaged += 1
             text = _NUMBERS.sub("#", body[:300].decode("utf-8", "backslashreplace")).strip()
@@ -323,26 +388,40 @@ class NcclLogReader:
             elif len(self._unknown) < MAX_UNKNOWN:
                 self._unknown[text] = UnknownShape(text, self._source(raw))
 
+    def _channel(self, body: bytes, speaker: int, raw: bytes) -> bool:
+        """Whether a body is a channel line; if so it is in the map."""
+        at = body.find(b" via ")
+        if at < 0:
+            return False
+        colon = body.find(b" : ", 0, at)
+        match = CHANNEL_LINE.match(body)
+        if match is not None:
+            self._job.channel(match, body[colon:], speaker, self._file, self._number, raw)
+            if len(self._tails) < _MAX_CACHE:
+                via = parse_via(match[8].decode("utf-8", "backslashreplace"))
+                self._tails[body[colon:].translate(None, _HEX_DIGITS)] = via.transport
+            if len(self._channels) < _MAX_CACHE and body.startswith(b"Channel ") and colon > 0:
+                self._channels[body[8:colon]] = 1 << int(match[1])
+        else:
+            match = COLLNET_LINE.match(body)
+            if match is None:
+                return False
+            self._job.collnet(match, body[colon:], speaker, self._file, self._number, raw)
+        self._count("channel")
+        return True
+
     def _understand(
-        self, body: bytes, level: str, speaker: int, location: str, time: str, raw: bytes, key: bytes, skeleton: bytes
+        self, body: bytes, level: str, speaker: int, location: str, raw: bytes, key: bytes, skeleton: bytes
     ) -> bool:
         """Parse a body that is not known by its bytes; false where no shape fits."""
-        if (match := COLLNET_LINE.match(body)) is not None:
-            self._job.collnet(match, speaker, self._file, self._number, raw)
-            self._count("channel")
-            return True
-        text = body[:MAX_BODY].decode("utf-8", "backslashreplace")
-        parsed = self._parse(text)
+        parsed = self._parse(body[:MAX_BODY].decode("utf-8", "backslashreplace"))
+        if parsed is None and (b"\x1b" in body or b"]<std" in body):
+            body = MPI_TAG.sub(b"", ANSI.sub(b"", body))
+            if self._channel(body, speaker, raw):
+                return True
+            parsed = self._parse(body[:MAX_BODY].decode("utf-8", "backslashreplace"))
         if parsed is None:
-            clean = MPI_TAG.sub(b"", ANSI.sub(b"", body)) if b"\x1b" in body or b"]<std" in body else body
-            if clean != body:
-                if (match := CHANNEL_LINE.match(clean)) is not None:
-                    self._job.channel(match, speaker, self._file, self._number, raw)
-                    self._count("channel")
-                    return True
-                parsed = self._parse(clean[:MAX_BODY].decode("utf-8", "backslashreplace"))
-            if parsed is None:
-                return False
+            return False
         name, keep, fact, place = parsed
         kept = self._kept.get(name, 0)
         self._coverage.recognised += 1
@@ -350,21 +429,24 @@ class NcclLogReader:
             who = self._speakers[speaker]
             self._job.state(fact, speaker, who.host, who.pid, self._source(raw))
         elif isinstance(fact, Collective):
-            self._job.call(fact, speaker, self._source(raw))
+            self._job.call(raw, max(0, raw.find(body)), speaker, self._file, self._number)
         if kept >= keep or len(self._statements) >= MAX_STATEMENTS:
             self._shape_lines[name] = self._shape_lines.get(name, 0) + 1
-            if keep > 1000:
-                self._coverage.statements_dropped += 1
-            elif len(self._skeletons) < _MAX_CACHE:
+            if len(self._skeletons) < _MAX_CACHE and not isinstance(fact, CommInit):
                 self._skeletons[skeleton] = name
             return True
         self._kept[name] = kept + 1
         order = self._coverage.lines + self._number
+        time = split_prefix(raw)[0].time
         statement = Statement(name, level, fact, self._source(raw), order, 1, {speaker: None}, location or place, time)
         self._statements.append(statement)
         if key:
             self._bodies[key] = statement
         return True
+
+    def _parse_call(self, body: bytes) -> Collective | None:
+        parsed = self._parse(body[:MAX_BODY].decode("utf-8", "backslashreplace"))
+        return parsed[2] if parsed is not None and isinstance(parsed[2], Collective) else None
 
     def _parse(self, text: str) -> tuple[str, int, Fact, str] | None:
         place = ""
@@ -397,7 +479,7 @@ class NcclLogReader:
         if b"CCL version " in raw and (match := _VERSION_LINE.search(raw)) is not None:
             prefix, _ = split_prefix(raw)
             speaker = self._speaker(Speaker("", 0, -1, prefix.rank))
-            self._body(match[1], "VERSION", speaker, "", prefix.time, raw)
+            self._body(match[1], "VERSION", speaker, "", raw)
             return
         others.append((self._number, raw))
 
@@ -405,11 +487,14 @@ class NcclLogReader:
         """Whether a body that made no sense does with the line that follows."""
         _, end = split_prefix(rest)
         joined = unmended.body.rstrip(b"\r") + rest[end:]
-        if len(joined) > MAX_BODY or self._parse(joined.decode("utf-8", "backslashreplace")) is None:
+        if len(joined) > MAX_BODY:
+            return False
+        skeleton = joined.translate(None, _HEX_DIGITS)
+        if not self._channel(joined, unmended.speaker, unmended.raw) and not self._understand(
+            joined, unmended.level, unmended.speaker, unmended.location, unmended.raw, b"", skeleton
+        ):
             return False
         self._coverage.mended += 1
-        skeleton = joined.translate(None, _HEX_DIGITS)
-        self._understand(joined, unmended.level, unmended.speaker, unmended.location, "", unmended.raw, b"", skeleton)
         unknown = self._unknown.get(unmended.text)
         if unknown is not None:
             unknown.count -= 1

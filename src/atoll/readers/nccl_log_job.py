@@ -2,7 +2,8 @@
 
 Two sorts of lines build the map. A *state line* of a communicator (``... comm 0x.. rank 3 nranks 16 cudaDev 3 nvmlDev 3
 busId 86000 commId 0x.. - Init START``) places a rank on a process and GPU. A *channel line* (``Channel 00/0 : 3[3] ->
-4[4] via P2P/IPC``) says how two ranks are joined; a million of them become one ``Connection`` per pair of ranks and way.
+4[4] via P2P/IPC``) says how two ranks are joined; a million of them become one ``Connection`` per pair of ranks and
+way.
 
 **Which communicator a channel line is of** is not written in it (but in RCCL's). Each process and device is in one
 *epoch* at a time: the communicator last started there. Up to 2.15 only the end is logged, so channel lines that come
@@ -13,6 +14,7 @@ told apart by how many of that size their process has had.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
@@ -21,8 +23,10 @@ import msgspec
 from atoll.readers.nccl_log_facts import Collective, CommInit, bus_id_text
 from atoll.readers.source import MAX_TEXT, Source
 
-MAX_CONNECTIONS: Final = 100_000
-"""Connections kept apart; of those beyond, only the number of lines by transport is kept."""
+MAX_CONNECTIONS: Final = 200_000
+MAX_CONNECTIONS_PER_RANK: Final = 128
+"""Connections kept, in all and of one rank in one communicator: rings and trees come first, so it is point to point
+traffic between everyone and everyone that falls out. Of what falls out the lines are counted by transport."""
 
 CHANNEL_LINE: Final = re.compile(
     rb"\s*(?:Channel|Ring) (\d{1,4})(?:/(\d{1,4}))? ?: (\d{1,7})(?:\[([0-9a-fA-F]{1,16})\])?"
@@ -50,6 +54,9 @@ class Via(msgspec.Struct, frozen=True):
     gdr: bool = False
     proxy_rank: int = -1
     text: str = ""
+
+
+NO_VIA: Final = Via("")
 
 
 @lru_cache(maxsize=4096)
@@ -162,11 +169,25 @@ class Job(msgspec.Struct):
 
 
 class _Epoch:
-    __slots__ = ("comm", "pending")
+    """``connections`` are by the line from its colon on, so that a line that repeats is found without parsing it."""
+
+    __slots__ = ("comm", "connections", "pending")
 
     def __init__(self) -> None:
         self.comm = -1
         self.pending = True
+        self.connections: dict[bytes, Connection] = {}
+
+
+class _Calls:
+    """The collectives that one process called on one communicator; the last line is parsed at the end."""
+
+    __slots__ = ("count", "file", "number", "raw", "start")
+
+    def __init__(self) -> None:
+        self.count = self.start = self.number = 0
+        self.raw = b""
+        self.file = ""
 
 
 class JobBuilder:
@@ -178,10 +199,12 @@ class JobBuilder:
         self._by_pointer: dict[tuple[int, int], int] = {}
         self._epochs: dict[int, _Epoch] = {}
         self._sizes_seen: dict[tuple[int, int], int] = {}
-        self._connections: dict[tuple[_Epoch, int, int, bytes, bytes], Connection] = {}
-        self._last_calls: dict[tuple[int, int], LastCall] = {}
-        self._transports: dict[bytes, int] = {}
-        self._dropped = 0
+        self._all_epochs: list[_Epoch] = []
+        self._calls: dict[tuple[int, bytes], _Calls] = {}
+        self.dropped_lines: dict[str, int] = {}
+        self._connection_count = 0
+        self.known: dict[int, dict[bytes, Connection]] = {}
+        """For each speaker its connections of now, by the text of a line from `` : `` on."""
 
     def state(self, fact: CommInit, speaker: int, host: str, pid: int, source: Source) -> None:
         """A state line of a communicator."""
@@ -201,8 +224,7 @@ class JobBuilder:
         communicator.function = communicator.function or fact.function
         epoch = self._epochs.get(speaker)
         if fact.state == "start" or (fact.state == "complete" and (epoch is None or epoch.comm not in (-1, index))):
-            epoch = _Epoch()
-            self._epochs[speaker] = epoch
+            epoch = self._new_epoch(speaker)
         if epoch is not None and fact.state in ("start", "complete"):
             epoch.comm = index
             epoch.pending = fact.state == "start"
@@ -241,85 +263,100 @@ class JobBuilder:
         self._by_pointer[pointer] = index
         return index
 
-    def channel(self, match: re.Match[bytes], speaker: int, file: str, number: int, raw: bytes) -> None:
-        """A channel line, as matched by ``CHANNEL_LINE``."""
+    def channel(self, match: re.Match[bytes], tail: bytes, speaker: int, file: str, number: int, raw: bytes) -> None:
+        """A channel line, as matched by ``CHANNEL_LINE``; ``tail`` is its body from `` : `` on."""
         channel, _, src, src_gpu, dst, dst_gpu, direction, via, comm = match.groups()
         epoch = self._epoch(speaker)
         if comm is not None and epoch.comm < 0:
-            known = self._by_pointer.get((speaker, int(comm, 16)))
-            if known is not None:
-                epoch.comm = known
-        self._connect(epoch, int(channel), (int(src), int(dst)), (src_gpu, dst_gpu), direction, via, speaker,
-                      (file, number, raw))  # fmt: skip
+            epoch.comm = self._by_pointer.get((speaker, int(comm, 16)), -1)
+        connection = self._connection(epoch, tail, via)
+        if connection is not None:
+            if not connection.count:
+                connection.src, connection.dst = int(src), int(dst)
+                connection.src_gpu, connection.dst_gpu = (src_gpu or b"").decode(), (dst_gpu or b"").decode()
+                self._describe(connection, direction, via, speaker, (file, number, raw))
+            connection.channels |= 1 << int(channel)
+            connection.count += 1
 
-    def collnet(self, match: re.Match[bytes], speaker: int, file: str, number: int, raw: bytes) -> None:
+    def collnet(self, match: re.Match[bytes], tail: bytes, speaker: int, file: str, number: int, raw: bytes) -> None:
         """A line of a connection to a collective network, as matched by ``COLLNET_LINE``; the peer is -1."""
         channel, _, src, gpu, direction, via = match.groups()
-        self._connect(self._epoch(speaker), int(channel), (int(src), -1), (gpu, None), direction, via, speaker,
-                      (file, number, raw))  # fmt: skip
+        connection = self._connection(self._epoch(speaker), tail, via)
+        if connection is not None:
+            if not connection.count:
+                connection.src, connection.src_gpu = int(src), (gpu or b"").decode()
+                self._describe(connection, direction, via, speaker, (file, number, raw))
+            connection.channels |= 1 << int(channel)
+            connection.count += 1
 
-    def _epoch(self, speaker: int) -> _Epoch:
-        epoch = self._epochs.get(speaker)
-        if epoch is None:
-            epoch = self._epochs[speaker] = _Epoch()
+    def _new_epoch(self, speaker: int) -> _Epoch:
+        epoch = self._epochs[speaker] = _Epoch()
+        self._all_epochs.append(epoch)
+        self.known[speaker] = epoch.connections
         return epoch
 
-    def _connect(
-        self,
-        epoch: _Epoch,
-        channel: int,
-        ranks: tuple[int, int],
-        gpus: tuple[bytes | None, bytes | None],
-        direction: bytes | None,
-        via: bytes,
-        speaker: int,
-        where: tuple[str, int, bytes],
-    ) -> None:
-        self._transports[via] = self._transports.get(via, 0) + 1
-        key = (epoch, ranks[0], ranks[1], via, direction or b"")
-        connection = self._connections.get(key)
+    def _epoch(self, speaker: int) -> _Epoch:
+        return self._epochs.get(speaker) or self._new_epoch(speaker)
+
+    def _connection(self, epoch: _Epoch, tail: bytes, via: bytes) -> Connection | None:
+        """The connection of a line, new or not; ``None`` where there are too many to keep them apart."""
+        connection = epoch.connections.get(tail)
         if connection is None:
-            if len(self._connections) >= MAX_CONNECTIONS:
-                self._dropped += 1
+            if len(epoch.connections) >= MAX_CONNECTIONS_PER_RANK or self._connection_count >= MAX_CONNECTIONS:
+                transport = parse_via(via.decode("utf-8", "backslashreplace")).transport
+                self.dropped_lines[transport] = self.dropped_lines.get(transport, 0) + 1
+                return None
+            self._connection_count += 1
+            connection = epoch.connections[tail] = Connection(-1, -1, -1, NO_VIA, "", -1, Source("", 0))
+        return connection
+
+    @staticmethod
+    def _describe(
+        connection: Connection, direction: bytes | None, via: bytes, speaker: int, where: tuple[str, int, bytes]
+    ) -> None:
+        connection.via = parse_via(via.decode("utf-8", "backslashreplace"))
+        connection.direction = (direction or b"").decode()
+        connection.speaker = speaker
+        connection.source = _source(where)
+
+    def call(self, raw: bytes, start: int, speaker: int, file: str, number: int) -> None:
+        """A line that tells of a collective, its body from ``start``: kept is the last of each communicator."""
+        at = raw.find(b" comm ", start)
+        key = (speaker, raw[at + 6 : raw.find(b" ", at + 6)])
+        calls = self._calls.get(key)
+        if calls is None:
+            if len(self._calls) >= MAX_CONNECTIONS:
                 return
-            connection = self._connections[key] = Connection(
-                -1,
-                ranks[0],
-                ranks[1],
-                parse_via(via.decode("utf-8", "backslashreplace")),
-                (direction or b"").decode(),
-                speaker,
-                Source(where[0], where[1], where[2][:MAX_TEXT].decode("utf-8", "backslashreplace")),
-                (gpus[0] or b"").decode(),
-                (gpus[1] or b"").decode(),
-            )
-        connection.channels |= 1 << channel
-        connection.count += 1
+            calls = self._calls[key] = _Calls()
+        calls.count += 1
+        calls.raw = raw
+        calls.start = start
+        calls.file = file
+        calls.number = number
 
-    def call(self, fact: Collective, speaker: int, source: Source) -> None:
-        """A collective that is called: kept is the last of each process and communicator."""
-        key = (speaker, fact.comm)
-        last = self._last_calls.get(key)
-        if last is None:
-            if len(self._last_calls) < MAX_CONNECTIONS:
-                index = self._by_pointer.get(key, -1)
-                self._last_calls[key] = LastCall(speaker, index, fact, source)
-        else:
-            last.call, last.source, last.calls = fact, source, last.calls + 1
+    def job(self, parse_call: Callable[[bytes], Collective | None]) -> Job:
+        """What is known so far. ``parse_call`` parses the body of a line that was given to ``call``."""
+        connections: list[Connection] = []
+        for epoch in self._all_epochs:
+            for connection in epoch.connections.values():
+                connection.comm = epoch.comm
+                connections.append(connection)
+        last_calls: list[LastCall] = []
+        for (speaker, _), calls in self._calls.items():
+            fact = parse_call(calls.raw[calls.start :])
+            if fact is not None:
+                index = self._by_pointer.get((speaker, fact.comm), -1)
+                last_calls.append(
+                    LastCall(speaker, index, fact, _source((calls.file, calls.number, calls.raw)), calls.count)
+                )
+        lines: dict[str, int] = {}
+        for connection in connections:
+            lines[connection.via.transport] = lines.get(connection.via.transport, 0) + connection.count
+        for transport, count in self.dropped_lines.items():
+            lines[transport] = lines.get(transport, 0) + count
+        dropped = sum(self.dropped_lines.values())
+        return Job(list(self._communicators), connections, last_calls, lines, dropped)
 
-    def job(self) -> Job:
-        for (epoch, *_), connection in self._connections.items():
-            connection.comm = epoch.comm
-        for (speaker, comm), last in self._last_calls.items():
-            last.comm = self._by_pointer.get((speaker, comm), -1)
-        transports: dict[str, int] = {}
-        for via, count in self._transports.items():
-            kind = parse_via(via.decode("utf-8", "backslashreplace")).transport
-            transports[kind] = transports.get(kind, 0) + count
-        return Job(
-            list(self._communicators),
-            list(self._connections.values()),
-            list(self._last_calls.values()),
-            transports,
-            self._dropped,
-        )
+
+def _source(where: tuple[str, int, bytes]) -> Source:
+    return Source(where[0], where[1], where[2][:MAX_TEXT].decode("utf-8", "backslashreplace"))

@@ -65,7 +65,7 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 class _Compiled:
-    __slots__ = ("build", "constants", "fields", "match", "note", "shape")
+    __slots__ = ("build", "constants", "fields", "match", "needle", "note", "shape")
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
@@ -83,6 +83,7 @@ class _Compiled:
         typed = {name for name, _ in self.fields}
         self.fields.extend((name, str) for name in whole.groupindex if name not in typed)
         self.match = whole.fullmatch
+        self.needle = _needle(_FIELD.sub("(field)", shape.pattern))
         self.build: Callable[..., Fact] = shape.build or shape.fact
         self.constants = shape.constants
         self.note = shape.build is None and shape.fact is Note
@@ -102,6 +103,37 @@ class _Compiled:
 
 def _spaces(literal: str) -> str:
     return literal.replace(" ?", "\0").replace(" ", r"\s+").replace("\0", r"\s*")
+
+
+_LITERALS: Final = re.compile(r"[A-Za-z0-9_/:=,;]+")
+
+
+def _needle(pattern: str) -> str:
+    """The longest text that every body of this shape has, to skip the expression without it; may be empty."""
+    depth = 0
+    outside: list[str] = []
+    at = 0
+    while at < len(pattern):
+        char = pattern[at]
+        if char == "\\":
+            outside.append(" ")
+            at += 2
+            continue
+        if char == "[":
+            at = pattern.index("]", at + 2)
+            outside.append(" ")
+        elif char in "()":
+            depth += 1 if char == "(" else -1
+            outside.append(" ")
+        elif char in "?*{" and depth == 0:
+            if outside:
+                outside[-1] = " "
+        elif depth == 0:
+            if char == "|":
+                return ""
+            outside.append(char)
+        at += 1
+    return max(_LITERALS.findall("".join(outside)), key=len, default="")
 
 
 _FIRST_WORD: Final = re.compile(r"[\w=\[-]{1,60}")
@@ -148,7 +180,7 @@ class Table:
                 if match is not None and (fact := compiled.fact(match)) is not None:
                     return compiled.shape, fact
         for compiled in self._any:
-            match = compiled.match(body)
+            match = compiled.match(body) if compiled.needle in body else None
             if match is not None and (fact := compiled.fact(match)) is not None:
                 return compiled.shape, fact
         return None

@@ -26,7 +26,7 @@ from atoll.readers.nccl_log_shapes import KEEP_FEW, Shape
 
 
 def _collective(**fields: Any) -> Fact:
-    for extra in ("sendbuff", "recvbuff", "acc", "stream", "task", "global_rank"):
+    for extra in ("sendbuff", "recvbuff", "acc", "acc_after", "stream", "task", "global_rank"):
         fields.pop(extra, None)
     return Collective(**fields)
 
@@ -35,7 +35,7 @@ ERROR_SHAPES: Final[tuple[Shape, ...]] = (
     # --- running collectives
     Shape("collective",
           r"<collective:word>: opCount <op_count:hex> sendbuff <sendbuff:ptr>(?: acc <acc:ptr>)? recvbuff"
-          r" <recvbuff:ptr>"
+          r" <recvbuff:ptr>(?: acc <acc_after:ptr>)?"
           r" count <count:int> datatype <datatype:int> op <op:int> root <root:int> comm <comm:ptr>"
           r" \[nranks=<nranks:int>\]"
           r" stream <stream:ptr>(?: task <task:int> globalrank <global_rank:int>)?",
@@ -133,6 +133,23 @@ ERROR_SHAPES: Final[tuple[Shape, ...]] = (
                        r"|Unexpected|Unsupported|No valid|Error in|Error mapping|Error:|Error :|Insufficient|Not"
                        r" enough)"
                        r" ?<what:rest>", Complaint),
+    Shape("symmetric_check", r"Coll <collective:word> size <size:int> symmetric registration check failed"
+                             r" <text:rest>", keep=200),
+    Shape("internal_note",
+          r"(?P<subject>Init CE|Inserted window|Intrusive (?:address )?map|Legacy IPC|List loop|Listencomm in"
+          r" unknown state"
+          r"|MLOPart index|BusId|Memory resume|Memory suspend|Multicast support requested|Multimem pointer requested"
+          r"|NCCL cannot use|Number of segments|One sided RMA|One-sided RMA|P2p operation|P2p schedule|PXN should not"
+          r"|Split shares resources|Thread creation|Thread join|Window registration|Window address|VA represented by"
+          r"|The provided lsaRank|Child comms|Communicator does not|Compute Capability|Context|Flags|Signal"
+          r" index|Segment"
+          r"|Value of|Inactive op|Elem|User requested|Internal error|No GIN-capable|No RMA-capable|No network devices"
+          r"|No functional devices|No allocation found|Net registration|Binding"
+          r" multicast|MCBasePtr|Retrieve|Enabling CPU"
+          r"|Data type supplied|Object pointer|FP8 reduction support|Hierarchical CE|IB device|Count not open"
+          r"|scheduleRmaTasksToPlan:|window has|peer closed|trying to access|improper usage|lib wrapper|on dev"
+          r"|attaching memory|graphStreamOrdering|asyncJobLaunch:|failed to set the number|Warning: remote FLID"
+          r"|MSCCL scheduler|ReduceScatter_RailA2A_Lsa\w*) ?<text:rest>", keep=500),
     Shape("rank_note", r"Rank <rank:int> ?:? (?P<what>has no transport|requires NIC|ncclRma\w+|finished"
                        r" init|invalid|exceeds)"
                        r" ?<text:rest>", keep=2000),

@@ -44,6 +44,15 @@ GRAPH_SHAPES: Final[tuple[Shape, ...]] = (
           r"<collective:int> coll channels(?:, <collnet:int> collnet channels)?(?:, <nvls:int> nvls channels)?,"
           r" <p2p:int> p2p channels, <p2p_per_peer:int> p2p channels per peer" + RCCL_TAIL,
           build=lambda comm=0, nranks=0, bus_id=0, **fields: ChannelCounts(**fields)),
+    Shape("channel_counts",
+          r"comm:<comm:ptr>, nRanks:<nranks:int>, nNodes:<nodes:int>, coll channels:<collective:int>"
+          r" collnet channels:<collnet:int>, nvls channels:<nvls:int>, p2p channels:<p2p:int>,"
+          r" p2p channels per peer:<p2p_per_peer:int>",
+          build=lambda comm=0, nranks=0, nodes=0, **fields: ChannelCounts(**fields)),
+    Shape("printed_rings", r"\[RINGS\] ?<ranks:rest>", keep=500),
+    Shape("channel_adjustment", r"(?:pre-adjustment|post-adjustment|minNChannels) ?<text:rest>", keep=KEEP_FEW),
+    Shape("channel_adjustment", r"minNChannels:<channels:int>", keep=KEEP_FEW),
+    Shape("threads_per_block", r"Threads per block ?: <threads:rest>"),
     Shape("connected", r"Connected (?P<what>all rings|all trees|binomial trees|NVLS tree|[Cc]oll[nN]et.*?)"
                        r"(?:, use ring PXN <pxn:int> GDR <gdr:int>)?" + RCCL_TAIL),
     Shape("connected", r"Connected Collnet Chains <text:rest>"),
@@ -79,12 +88,13 @@ GRAPH_SHAPES: Final[tuple[Shape, ...]] = (
                            r" locality"
                            r"|KV Convert|No path computed|Ignoring element|latencyinter not found) ?<text:rest>"),
     Shape("topology_note", r"(?:Add|Could not find|XML|Error ?:|nvmlDevice\w+|GetXmlFromCpu) ?<text:rest>"),
+    Shape("topology_note", r"(?:Gpus <gpu:int> and|Set CPU affinity|localHostHash =|nLocals =) ?<text:rest>"),
     Shape("topology_note", r"(?:CPUs with mixed|No NVML device handle|Marking physical devices|Disabling"
                            r" LL128) ?<text:rest>"),
     Shape("topology_note", r"NVLS tuning: nChannels <channels:int> <text:rest>"),
     Shape("topology_gdr", r"(?:GPU/|NET/)\S+ .*GDR.*"),
     Shape("affinity", r"Setting affinity for GPU <gpu:int> to <cpus:rest>", Affinity),
-    Shape("affinity", r"Affinity for GPU <gpu:int> is <cpus:text>(?:\. .*)?", Affinity),
+    Shape("affinity", r"Affinity for GPU <gpu:int> is ?<cpus:text>(?:\. .*)?", Affinity),
     Shape("affinity_kept", r"(?:; CPU affinity = |Current affinity for GPU|CPU affinity) ?<text:rest>"),
     # --- tuning tables
     Shape("tuning_table", r"(?:Algorithm|Protocol|Max"

@@ -76,9 +76,15 @@ INIT_SHAPES: Final[tuple[Shape, ...]] = (
     Shape("rccl_path", r"Librccl path ?: <path:rest>"),
     Shape("host_name", r"Hostname ?: <host:rest>"),
     Shape("kernel_version", r"Kernel version ?: <version:rest>"),
+    Shape("hip_version", r"Hipruntime version: <version:int>, firmware version: <firmware:int>"),
+    Shape("kernel_option", r"(?P<option>CONFIG_\w+)=<value:word> in <path:rest>"),
+    Shape("kernel_option", r"(?P<option>Missing \"iommu=pt\"|NUMA auto balancing enabled) ?<text:rest>"),
+    Shape("gpu_identity", r"\[node_id = <node:int>; gpu_id = <gpu:int>; <text:rest>"),
+    Shape("unroll", r"RCCL Unroll Factor <text:rest>"),
+    Shape("side_stream", r"(?:Created|Destroyed) side stream <stream:ptr>.*", keep=KEEP_FEW),
     Shape("rocr_version", r"ROC[rR] version <version:rest>"),
     Shape("rsmi_version", r"rocm_smi_lib: version <version:rest>"),
-    Shape("amdsmi_version", r"amd_?smi_lib: version <version:rest>"),
+    Shape("amdsmi_version", r"(?:amdsmi_lib|amd_smi_lib): version <version:rest>"),
     Shape("rsmi", r"initialized internal alternative rsmi functionality"),
     Shape("dmabuf_support", r"Dmabuf feature disabled without <variable:rest>"),
     Shape("dmabuf_support", r"DMA_BUF Support <state:rest>"),
@@ -148,7 +154,8 @@ INIT_SHAPES: Final[tuple[Shape, ...]] = (
           r"(?:\[Rank <launched:int>\] )?(?:<function:word> )?comm <comm:ptr> rank <rank:int> n[rR]anks <nranks:int>"
           r" cudaDev <cuda_dev:int>(?: nvmlDev <nvml_dev:int>)?(?: busId <bus_id:hex>)?"
           r"(?: parent <parent:ptr>(?: (?:splitCount|childCount) <children:int>)? color <color:int> key <key:int>)?"
-          r"(?: commId <comm_id:ptr>)?(?: localSize <local_size:int> used <used:int> bytes(?: on core <core:int>)?)?"
+          r"(?: commId <comm_id:ptr>)?(?: localSize <local_size:int>)?(?: used <used:int> bytes)?(?: on core"
+          r" <core:int>)?"
           + _COMM_STATE,
           build=lambda launched=0, children=0, local_size=0, used=0, core=0, **fields: _comm(**fields)),
     Shape("comm_state",

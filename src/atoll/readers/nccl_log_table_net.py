@@ -33,17 +33,28 @@ from atoll.readers.nccl_log_shapes import KEEP_FEW, Shape
 from atoll.readers.nccl_log_table_init import parse_interfaces
 
 # A merged device shows as ``mlx5_0+mlx5_1:1/RoCE`` or ``{[0] mlx5_0:1/RoCE, [1] ...}``; plugins leave ports out.
+_MERGED: Final = re.compile(r"\[(\d+)\]=\{([^{}]*)\}")
 _HCA: Final = re.compile(r"\[(\d+)\]\s?([^\s:\[\]{},]+):(\d+)(?:/([A-Za-z]+(?:/SHARP)?))?")
 
 
 def parse_hcas(text: str) -> tuple[Hca, ...]:
+    """The devices in a list; those of a merged device share its index and become one, with their names joined."""
+    if (
+        (merged := list(_MERGED.finditer(text)))
+        and (parts := [parse_hcas(match[2]) for match in merged])
+        and all(parts)
+    ):
+        return tuple(
+            Hca(int(match[1]), "+".join(hca.name for hca in hcas), hcas[0].port, hcas[0].link_layer)
+            for match, hcas in zip(merged, parts, strict=True)
+        )
     return tuple(Hca(int(m[1]), m[2], int(m[3]), (m[4] or "").split("/")[0]) for m in _HCA.finditer(text))
 
 
 def _hcas(devices: str) -> Fact:
-    listed, _, oob = devices.partition("; OOB ")
+    listed, _, oob = devices.partition("OOB ")
     found = parse_hcas(listed)
-    if not found:
+    if not found and "OOB" not in devices:
         raise ValueError("no device in the list")
     interfaces = parse_interfaces(oob)
     return Hcas(found, "[RO]" in listed, "/SHARP" in listed, interfaces[0] if interfaces else None)
@@ -125,6 +136,8 @@ NET_SHAPES: Final[tuple[Shape, ...]] = (
     Shape("plugin", r"(?P<kind>NET|TUNER|PROFILER|ENV|GIN|RMA|COLLNET)/Plugin ?: <detail:rest>", Plugin,
           {"outcome": "note"}),
     Shape("plugin", r"P2P plugin <name:rest>", Plugin, {"kind": "NET", "outcome": "loaded"}),
+    Shape("plugin", r"Plugin version ?: <name:rest>", Plugin, {"kind": "NET", "outcome": "note"}),
+    Shape("plugin", r"NCCL/NET \(shim\) <detail:rest>", Plugin, {"kind": "NET", "outcome": "note"}),
     Shape("plugin", r"Plugin Path ?: <name:rest>", Plugin, {"kind": "NET", "outcome": "loaded"}),
     Shape("plugin", r"(?:Successfully loaded external|External) (?P<kind>\w+) plugin <name:text>(?: is"
                     r" unsupported)?", Plugin,
@@ -150,13 +163,15 @@ NET_SHAPES: Final[tuple[Shape, ...]] = (
           r" <other_size_bytes:int>.*", MismatchedCollective),
     Shape("socket_note", r"NET/Socket ?: (?P<text>[a-zA-Z].{3,400})"),
     # --- InfiniBand and RoCE
-    Shape("hcas", r"NET/(?:IB|IBext\w*|IB_ext) ?: Using ?<devices:rest>", build=_hcas),
-    Shape("no_ib_device", r"NET/(?:IB|IBext\w*) ?: No device found\.?", NoIbDevice),
+    Shape("hcas", r"NET/(?:g?IB|IBext\w*) ?: Using ?<devices:rest>", build=_hcas),
+    Shape("no_ib_device", r"NET/(?:g?IB|IBext\w*) ?: No device found\.?", NoIbDevice),
     Shape("hca_detail",
-          r"NET/IB ?: \[<index:int>\] <name:text>:<verbs:text>:<port:int>/<link_layer:word> provider=<provider:word>"
+          r"NET/(?:g?IB|IBext\w*) ?: \[<index:int>\] <name:text>:<verbs:text>:<port:int>/<link_layer:word>"
+          r" provider=<provider:word>"
           r" speed=<speed_mbit_per_s:int> context=<context:ptr> pciPath=<pci_path:word>(?: ar=<routing:int>)?.*",
           build=lambda verbs="", context=0, routing=0, **fields: HcaDetail(**fields)),
-    Shape("virtual_device", r"NET/IB ?: Made virtual device \[<index:int>\] name=<name:word> speed=<speed:int>"
+    Shape("virtual_device", r"NET/(?:g?IB|IBext\w*) ?: Made virtual device \[<index:int>\] name=<name:word>"
+                            r" speed=<speed:int>"
                             r" ndevs=<devices:int>"),
     Shape("gdr_support", r"NET/(?P<network>\w+) ?: GPU Direct RDMA (?P<state>Enabled|Disabled) for HCA <hca:int>"
                          r" '<name:text>'"
@@ -181,7 +196,8 @@ NET_SHAPES: Final[tuple[Shape, ...]] = (
           build=lambda text="", **fields: _nic_distances(-1, **fields)),
     Shape("gdr_c2c", r"GPU <gpu:word> / HCA <hca:word> connected (?:to CPU <cpu:int> )?via C2C link"),
     Shape("ib_queue_pair",
-          r"NET/IB ?: (?:<prefix:text> )?(?:NCCL )?(?:Ib)?Dev <dev:int> Port <port:int> (?:qpn|qp_num) <qp:int>"
+          r"NET/(?:g?IB|IBext\w*) ?: (?:<prefix:text> )?(?:NCCL )?(?:Ib)?Dev <dev:int> Port <port:int>"
+          r" (?:qpn|qp_num) <qp:int>"
           r" ?(?:mtu <mtu:int> )?<address:rest>", keep=2000),
     Shape("completion",
           r"NET/\w+ ?: Got completion (?:from peer <peer:word> )?with error <status:int>, opcode <opcode:int>, len"
@@ -197,30 +213,36 @@ NET_SHAPES: Final[tuple[Shape, ...]] = (
           r" opcode=<opcode_name:text>\(<opcode:int>\) <middle:text>vendor[_ ]err[= ]<vendor_err:int>"
           r"(?: \(<request:word>\))?(?P<gids>.*?)(?: hca <hca:word>)?",
           build=lambda opcode_name="", middle="", gids="", **fields: _completion(**fields)),
-    Shape("completion", r"NET/IB ?: Got CQE with error \(devIndex=<index:int>, .*",
+    Shape("completion", r"NET/(?:g?IB|IBext\w*) ?: Got CQE with error \(devIndex=<index:int>, .*",
           build=lambda index: Completion(-1)),
-    Shape("ib_async_event", r"NET/IB ?: (?:<device:word> )?[Gg]ot (?:non-fatal )?async (?:error )?event ?:"
+    Shape("ib_async_event", r"NET/(?:g?IB|IBext\w*) ?: (?:<device:word> )?[Gg]ot (?:non-fatal )?async (?:error"
+                            r" )?event ?:"
                             r" <event:rest>",
           IbAsyncEvent),
-    Shape("ib_async_event", r"NET/IB ?: (?:<device:word> )?async fatal event(?P<on> on (?:QP|CQ|SRQ))?[^:]*:"
+    Shape("ib_async_event", r"NET/(?:g?IB|IBext\w*) ?: (?:<device:word> )?async fatal event(?P<on> on"
+                            r" (?:QP|CQ|SRQ))?[^:]*:"
                             r" <event:rest>",
           build=lambda on="", **fields: IbAsyncEvent(fatal=True, **fields)),
-    Shape("ib_async_event", r"NET/IB ?: <device:word> (?P<event>unknown event type .*|GID table changed.*|speed"
+    Shape("ib_async_event", r"NET/(?:g?IB|IBext\w*) ?: <device:word> (?P<event>unknown event type .*|GID table"
+                            r" changed.*|speed"
                             r" change .*)",
           IbAsyncEvent),
     Shape("ib_mismatch",
-          r"NET/IB ?: req <request:word> tag <tag:word> peer <peer:word> collective mismatch error, local size"
+          r"NET/(?:g?IB|IBext\w*) ?: req <request:word> tag <tag:word> peer <peer:word> collective mismatch error,"
+          r" local size"
           r" <size_bytes:int> remote size <other_size_bytes:int>.*",
           build=lambda request="", tag="", **fields: MismatchedCollective(**fields)),
-    Shape("ib_mismatch", r"NET/IB ?: req <request:word> tag <tag:word> peer <peer:word> posted incorrect receive"
+    Shape("ib_mismatch", r"NET/(?:g?IB|IBext\w*) ?: req <request:word> tag <tag:word> peer <peer:word> posted"
+                         r" incorrect receive"
                          r" info: size"
                          r" <size_bytes:int> .*",
           build=lambda request="", tag="", **fields: MismatchedCollective(other_size_bytes=-1, **fields)),
-    Shape("ib_incompatible", r"NET/IB ?: (?P<problem>Attempted to (?:connect|merge)|Can't (?:connect|merge)|Trying"
+    Shape("ib_incompatible", r"NET/(?:g?IB|IBext\w*) ?: (?P<problem>Attempted to (?:connect|merge)|Can't"
+                             r" (?:connect|merge)|Trying"
                              r" to merge"
                              r"|Local mergedDev|Remote|There are mismatched) ?<text:rest>"),
-    Shape("ib_resiliency", r"NET/IB ?: (?P<where>\w+): <text:rest>", keep=500),
-    Shape("ib_note", r"NET/(?:IB|IBext\w*) ?: (?P<text>[A-Za-z'].{3,900})", keep=2000),
+    Shape("ib_resiliency", r"NET/(?:g?IB|IBext\w*) ?: (?P<where>\w+): <text:rest>", keep=500),
+    Shape("ib_note", r"NET/(?:g?IB|IBext\w*) ?: (?P<text>[A-Za-z'].{3,900})", keep=2000),
     Shape("ib_note", r"NET/MLX5 ?: <text:rest>"),
     Shape("ib_hint", r"HINT: <text:rest>"),
     Shape("ib_library", r"Failed to open libibverbs\.so(?:\[\.1\]|\.1)?(?P<error>.*)", LibraryMissing,
@@ -286,7 +308,7 @@ NET_SHAPES: Final[tuple[Shape, ...]] = (
           {"topic": "setting"}),
     Shape("ofi_note", r"NET/(?:OFI|ofi|Libfabric) (?P<text>.{3,1000})", OfiNote, {"topic": "note"}),
     # --- other network plugins: TCPX, FastSocket, UCX, SHARP, RDMA of clouds
-    Shape("net_plugin_note", r"NET/(?P<network>(?!IB|OFI|Socket|Plugin)[A-Za-z][\w\-]*) ?:? <text:rest>", keep=2000),
+    Shape("net_plugin_note", r"NET/(?P<network>(?!g?IB|OFI|Socket|Plugin)[A-Za-z][\w\-]*) ?:? <text:rest>", keep=2000),
     Shape("collnet_plugin", r"(?P<plugin>COLLNET|SHARP|sharp|Sharp)[:/ ] ?<text:rest>"),
     Shape("libfabric", r"(?:OFI|libfabric)[: ]<text:rest>"),
     Shape("ucx", r"(?:UCX|NET/UCX)[: ]<text:rest>"),
