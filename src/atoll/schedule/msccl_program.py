@@ -44,6 +44,7 @@ from atoll.schedule.contract import COLLECTIVES
 
 INPUT, OUTPUT, SCRATCH = "i", "o", "s"
 NO_PEER = -1
+PROTOCOLS = ("Simple", "LL", "LL128")
 
 # Limits of the executors (microsoft/msccl, Azure/msccl-executor-nccl, ROCm/rccl: msccl_struct.h). A file beyond them
 # may still be right; it is read, and the excess is noted.

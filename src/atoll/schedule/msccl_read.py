@@ -24,6 +24,7 @@ from atoll.schedule.msccl_program import (
     MSCCL_COLLECTIVES,
     NO_PEER,
     OUTPUT,
+    PROTOCOLS,
     SCRATCH,
     Address,
     Gpu,
@@ -42,7 +43,6 @@ MAX_MEMORY_CHUNKS: Final = 1 << 22  # of all ranks: what a proof is willing to h
 
 _WHOLE: Final = re.compile(r"-?[0-9]{1,18}")
 _NESTING: Final = {"algo": "", "gpu": "algo", "tb": "gpu", "step": "tb"}
-_PROTOCOLS: Final = ("Simple", "LL", "LL128")
 
 
 def read_msccl_xml(text: str | bytes, what: str = "MSCCL XML") -> Program:
@@ -166,8 +166,8 @@ def _program(algo: _Element) -> Program:
     chunks = algo.whole("nchunksperloop", 1, MAX_CHUNKS)
     channels = algo.whole("nchannels", 0, 1024, default=1024)
     protocol = algo.text("proto", "Simple")
-    if protocol not in _PROTOCOLS:
-        raise SpecError(f"{algo.where()}: proto: expected one of {', '.join(_PROTOCOLS)}, got {protocol[:40]!r}")
+    if protocol not in PROTOCOLS:
+        raise SpecError(f"{algo.where()}: proto: expected one of {', '.join(PROTOCOLS)}, got {protocol[:40]!r}")
     in_place = algo.whole("inplace", 0, 1, default=0)
     out_of_place = algo.whole("outofplace", 0, 1, default=1 - in_place)
     placements = tuple(flag for flag, claimed in ((True, in_place), (False, out_of_place)) if claimed) or (False,)
