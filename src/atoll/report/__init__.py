@@ -1,0 +1,1 @@
+"""Tables, pages and trace files: how results are shown."""
