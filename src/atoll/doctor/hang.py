@@ -476,7 +476,7 @@ def _signature(operation: Operation) -> Hashable:
     name = operation.op.lower()
     if "all_to_all" in name or "alltoall" in name:
         return ("", operation.dtype)
-    if name in ("allgather", "all_gather", "gather", "scatter", "coalesced", "barrier"):
+    if name in ("gather", "scatter", "coalesced", "barrier"):
         return ("", operation.dtype)
     return (f"{operation.numel_in} to {operation.numel_out} elements", operation.dtype)
 

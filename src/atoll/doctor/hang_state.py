@@ -29,7 +29,6 @@ from atoll.readers.source import Source
 from atoll.readers.torch_log import WatchdogStatus, WatchdogTimeout
 
 GroupKey = tuple[str, tuple[int, ...]]
-_POINT_TO_POINT: Final = re.compile(r"(send|recv) (\d+)(->|<-)(\d+)")
 
 
 class Standing(enum.Enum):
@@ -255,14 +254,12 @@ def _operation(entry: RecordedCollective, order: float) -> Operation:
 
 
 def _transfer(entry: RecordedCollective, group: GroupKey, rank: int, order: float) -> Transfer | None:
-    match = _POINT_TO_POINT.search(entry.op)
-    if match is None:
+    if entry.op not in ("send", "recv") or entry.peer is None:
         return None
     members = group[1]
-    index = int(match[4])
-    # The numbers are group ranks; for the default group they are the global ranks too.
-    peer = members[index] if index < len(members) else index
-    return Transfer(group, rank, peer, match[1] == "send", entry.p2p_sequence, order)
+    # The number is a group rank; for the default group it is the global rank too.
+    peer = members[entry.peer] if entry.peer < len(members) else entry.peer
+    return Transfer(group, rank, peer, entry.op == "send", entry.p2p_sequence, order)
 
 
 def _numel(shapes: Sequence[Sequence[int]]) -> int | None:
