@@ -24,6 +24,13 @@ MAX_FILE_BYTES: Final = 8 << 30
 MAX_DOCUMENT_BYTES: Final = 256 << 20
 """Kinds that are read whole (XML, JSON, dumps) are smaller than this; line-oriented kinds may be ``MAX_FILE_BYTES``."""
 MAX_FILES: Final = 100_000
+_OTHER_ARCHIVES: Final = {
+    b"PK\x03\x04": "zip",
+    b"\xfd7zXZ\0": "xz",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"BZh": "bzip2",
+    b"7z\xbc\xaf": "7-Zip",
+}
 _SKIPPED_FOLDERS: Final = frozenset({".git", "__pycache__", ".venv", "node_modules"})
 
 
@@ -124,8 +131,13 @@ def _look(path: Path, name: str, max_file_bytes: int) -> Found | Skipped:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         return Skipped(name, f"cannot be read: {reason}")
-    if compressed and not head and status.st_size > 0:
-        return Skipped(name, "a damaged gzip")
+    if compressed and not head:
+        return Skipped(name, "an empty or damaged gzip")
+    for magic, program in _OTHER_ARCHIVES.items():
+        if head.startswith(magic):
+            return Skipped(name, f"packed with {program}: unpack it first (only gzip is read as it is)")
+    if head[257:262] == b"ustar":
+        return Skipped(name, "a tar archive: unpack it first")
     kinds = kinds_in(head, status.st_size)
     if kinds[0] is Kind.BINARY:
         return Skipped(name, "binary, of no kind that is known here")

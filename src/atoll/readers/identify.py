@@ -20,7 +20,7 @@ HEAD_BYTES: Final = 1 << 16
 
 
 class Kind(enum.Enum):
-    """A kind of file. ``is_text_lines`` are the kinds that may share one file, line by line."""
+    """A kind of file. Those with ``is_text_lines`` may share one file, line by line; the others are whole documents."""
 
     NCCL_LOG = "nccl_log"
     NCCL_TESTS = "nccl_tests"
@@ -82,7 +82,9 @@ _MARKS: Final[tuple[tuple[Kind, re.Pattern[bytes]], ...]] = (
                                   rb"(?:GPU\d|CPU Affinity|NIC\d|mlx5_\d)", re.MULTILINE)),
     (Kind.IBSTAT, re.compile(_LABEL + rb"CA '[^'\n]+'\s*$|^hca_id:\s", re.MULTILINE)),
     (Kind.NVIDIA_SMI, re.compile(
-        rb"\| NVIDIA-SMI |={4,}NVSMI LOG={4,}|^GPU \d+: .{1,100}\(UUID: GPU-|<nvidia_smi_log>", re.MULTILINE)),
+        rb"\| NVIDIA-SMI |={4,}NVSMI LOG={4,}|^GPU \d+: .{1,100}\(UUID: GPU-|<nvidia_smi_log>"
+        rb"|^[\w., \[\]%/-]{0,1000}(?:pci\.bus_id|clocks\.\w|utilization\.gpu|temperature\.gpu|power\.draw|pstate),",
+        re.MULTILINE)),
     (Kind.SLURM, re.compile(
         rb"slurmstepd: |^srun: |srun: error: |sbatch: |^\s*JobID\|?\s+.*State|^JobId=\d+ |oom_kill event in StepId",
         re.MULTILINE)),
@@ -92,13 +94,21 @@ _MARKS: Final[tuple[tuple[Kind, re.Pattern[bytes]], ...]] = (
     (Kind.KERNEL_LOG, re.compile(
         rb"NVRM: |nvidia-nvswitch\d|SXid|^\[ *\d{1,9}\.\d{6}\] \S|^\d{1,3},\d{1,12},\d{1,16},[-c+]"
         rb"|Out of memory: Kill|\bkernel: |^\[\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4}\] ", re.MULTILINE)),
+    (Kind.ENV_DUMP, re.compile(
+        rb"(?:^|[ \t])(?:(?:export +|-x +|-e +|--env[ =]|ENV +)?(?:NCCL|RCCL|TORCH_NCCL|OFI_NCCL|UCX|FI)_[A-Z0-9_]+=\S"
+        rb"|setenv +(?:NCCL|RCCL|TORCH_NCCL|OFI_NCCL|UCX|FI)_[A-Z0-9_]+ )"
+        rb"|^\s*-? *name: *['\"]?(?:NCCL|RCCL|TORCH_NCCL|FI|UCX)_[A-Z0-9_]+", re.MULTILINE)),
 )  # fmt: skip
 
 # Measured rows kept as CSV or as columns: pairwise results, a sweep without the frame of nccl-tests.
 _TABLE_HEADER: Final = re.compile(
     rb"^(?:# ?columns: |[\w. /()-]+,).*\b(?:\w*_)?(?:busbw|algbw|bus_bw|alg_bw|median)", re.IGNORECASE | re.MULTILINE
 )
-_ENV_LINE: Final = re.compile(rb"(?:export |declare -x |setenv )?[A-Za-z_][A-Za-z0-9_]*=.*")
+# Marks that words in a table or an environment may have too: there the form of the lines decides.
+_WEAK: Final = frozenset({Kind.TORCH_LOG, Kind.KERNEL_LOG, Kind.ENV_DUMP, Kind.SLURM, Kind.TOPO_MATRIX})
+_ENV_LINE: Final = re.compile(
+    rb"(?:(?:export |declare -x |set )?[A-Za-z_][A-Za-z0-9_]*=|setenv [A-Za-z_]\w* |-? *(?:name|value): ?).*"
+)
 _HOSTFILE_LINE: Final = re.compile(
     rb"[A-Za-z0-9][\w.-]*(?::\d+|(?:[ \t]+(?:slots|max_slots|max-slots)[ \t]*=[ \t]*\d+)+)"
 )
@@ -111,6 +121,15 @@ _XML_KINDS: Final = {
     b"algo": Kind.MSCCL_XML,
     b"nvidia_smi_log": Kind.NVIDIA_SMI,
 }
+_JSON_KEYS: Final = (
+    (Kind.INSPECTOR_JSONL, (b'"coll_perf"', b'"inspector_output_format_version"', b'"p2p_perf"')),
+    (Kind.FLIGHT_RECORDER_JSON, (b'"pg_config"', b'"collective_seq_id"', b'"pg_status"')),
+    (
+        Kind.NCCL_TESTS_JSON,
+        (b'"out_of_place"', b'"in_place"', b'"average_bus_bandwidth"', b'"out_of_bounds"', b'_perf"'),
+    ),
+    (Kind.RAS_JSON, (b'"communicators"', b'"communicators_count"', b'"missing_ranks"', b'"collective_counts"')),
+)
 _TEXT_CONTROL: Final = frozenset(b"\t\n\r\x0b\x0c\x1b\x08")
 
 
@@ -126,15 +145,16 @@ def identify(head: bytes, size: int) -> Kind:
         return Kind.FLIGHT_RECORDER if recorder else Kind.BINARY
     if _is_binary(head):
         return Kind.BINARY
-    body = head.lstrip()
+    body = head.lstrip(b"\0").lstrip()
     if body.startswith(b"<") and (kind := _xml_kind(body)) is not None:
         return kind
     if body.startswith((b"{", b"[{", b"[\n")) and (kind := _json_kind(body)) is not None:
         return kind
+    form = _by_line_form(body)
     marked = _marked(head)
-    if marked:
+    if marked and not (marked[0] in _WEAK and form is not Kind.UNKNOWN_TEXT):
         return marked[0]
-    return _by_line_form(head)
+    return form
 
 
 def kinds_in(head: bytes, size: int) -> tuple[Kind, ...]:
@@ -159,12 +179,11 @@ def _is_pickle(head: bytes) -> bool:
 
 
 def _is_binary(head: bytes) -> bool:
-    """A NUL, or more than one control byte in thirty, is no text; bytes over 0x7f are any encoding."""
-    if b"\0" in head[:4096]:
-        return True
-    sample = head[:4096]
+    """More than one control byte in thirty is no text; bytes over 0x7f are any encoding. Zeros in front, which a log
+    that was truncated while it was written begins with, do not count."""
+    sample = head.lstrip(b"\0")[:4096]
     control = sum(1 for byte in sample if byte < 32 and byte not in _TEXT_CONTROL)
-    return control * 30 > len(sample)
+    return not sample or control * 30 > len(sample)
 
 
 def _xml_kind(body: bytes) -> Kind | None:
@@ -173,14 +192,9 @@ def _xml_kind(body: bytes) -> Kind | None:
 
 
 def _json_kind(body: bytes) -> Kind | None:
-    if b'"coll_perf"' in body or b'"inspector_output_format_version"' in body or b'"p2p_perf"' in body:
-        return Kind.INSPECTOR_JSONL
-    if b'"pg_config"' in body or b'"collective_seq_id"' in body or b'"pg_status"' in body:
-        return Kind.FLIGHT_RECORDER_JSON
-    if b'"out_of_place"' in body or b'"busbw"' in body or b'"bus_bw"' in body or b'"nccl_tests' in body:
-        return Kind.NCCL_TESTS_JSON
-    if b'"communicators' in body or b'"ras"' in body or b'"job_summary"' in body:
-        return Kind.RAS_JSON
+    for kind, keys in _JSON_KEYS:
+        if any(key in body for key in keys):
+            return kind
     return None
 
 

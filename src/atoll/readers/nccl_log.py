@@ -204,7 +204,7 @@ class NcclLogReader:
                 continue
             speaker = heads.get(raw[:at])
             if speaker is None:
-                speaker = self._quick_head(raw, at)
+                speaker = self._quick_head(raw[:at])
             if speaker >= 0:
                 if raw.startswith(b"INFO Channel ", at + 6):
                     colon = raw.find(b" : ", at + 19, at + 32)
@@ -252,11 +252,11 @@ class NcclLogReader:
             self._shape_lines["channel"] = self._shape_lines.get("channel", 0) + channels
         return others
 
-    def _quick_head(self, raw: bytes, at: int) -> int:
+    def _quick_head(self, head: bytes) -> int:
         """The speaker of a head that differs from a known one by numbers in its launcher prefix (a time), else -1."""
-        start = raw.rfind(b" ", 0, raw.rfind(b" [", 0, at)) + 1
-        if start > 0 and raw[:start].translate(None, _DIGITS) in self._prefixes:
-            return self._heads.get(raw[start:at], -1)
+        start = head.rfind(b" ", 0, max(head.rfind(b" ["), 0)) + 1
+        if start > 0 and head[:start].translate(None, _DIGITS) in self._prefixes:
+            return self._heads.get(head[start:], -1)
         return -1
 
     def result(self) -> NcclLog:
@@ -311,8 +311,10 @@ class NcclLogReader:
 
     def _head(self, head: bytes) -> tuple[int, str, bytes] | None:
         """Speaker, place in NCCL's source, and what stands before the head but is no launcher prefix."""
-        known = self._heads.get(head)
-        if known is not None:
+        known = self._heads.get(head, -1)
+        if known < 0:
+            known = self._quick_head(head)
+        if known >= 0:
             return known, "", b""
         match = _HEAD.search(head)
         if match is None:
@@ -328,7 +330,7 @@ class NcclLogReader:
             start = match.start()
         before = head[:start]
         prefix, end = split_prefix(before)
-        residue = before[end:].strip()
+        residue = before[end:].strip(b" \t\r\0")
         rank = prefix.rank
         if (tag := _TRAILING_TAG.search(residue)) is not None:
             # mpirun marks each write() of a rank, so the tag of this line may follow the text of another.

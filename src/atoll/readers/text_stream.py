@@ -23,6 +23,7 @@ from typing import BinaryIO, Final, Protocol
 
 import msgspec
 
+from atoll.errors import SpecError
 from atoll.readers.launcher_prefix import ANSI, LauncherPrefix, split_prefix
 from atoll.readers.source import MAX_TEXT, Source
 
@@ -37,7 +38,7 @@ _GZIP_MAGIC: Final = b"\x1f\x8b"
 _GZIP_GRACE_BYTES: Final = 64 << 20
 
 
-class ReadRefused(Exception):
+class ReadRefused(SpecError):
     """A file that is not read any further, and why. What was read before stays valid."""
 
     def __init__(self, path: str, reason: str) -> None:
