@@ -9,12 +9,19 @@ destination has been **applied**, at the receiver. An edge says that a side of r
 * write after read: a destination is still to be read by a row of the same or an earlier step;
 * write after write: a destination is still to be written by an earlier row, or by an earlier reduction of the step.
 
-Edges that others imply are left out: a write waits for the reads since the last write, and only where there are
-none for the last write itself. Chunks of one edge are contiguous on both sides, so each side's mark may follow the
-other byte by byte. That *is* segmentation and pipelining; a table needs no transformation for it.
+Chunks of one edge are contiguous on both sides, so each side's mark may follow the other byte by byte: t bytes into
+a chunk once the other is t bytes into its own, or past it. That *is* segmentation and pipelining; a table needs no
+transformation for it. Rows of one lane (the messages of one connection; a rank's local moves) run in order besides.
+
+Edges that others imply are left out. A write waits for the reads since the last write, and only where there are none
+for the last write itself; that one has waited for all that came before, byte by byte. But scratch may hold chunks of
+unequal length in turn: having waited for a short chunk says nothing of the end of a longer one that lay there before.
+A write therefore also waits for what came before, past every chunk that may be shorter both than that and its own.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -50,81 +57,149 @@ class Dependencies(msgspec.Struct, frozen=True, eq=False):
 
 def derive(proven: ProvenSchedule, rank: int | None = None) -> Dependencies:
     """All edges of the schedule, or those at one rank."""
-    schedule = proven.schedule
-    rows = schedule.columns() if rank is None else schedule.rows_of(rank)
-    chunks, index = expand(rows)
-    memory = np.asarray(schedule.header.memory_chunks, dtype=np.int64)
-    base = np.cumsum(memory) - memory
-    foreign = (chunks.operand_chunk != REPLACE) & (chunks.operand_chunk != chunks.dst_chunk)
-
-    # Events in blocks: reads of sources, reads of operands, writes.
-    position = np.concatenate(
-        [
-            base[chunks.src] + chunks.src_chunk,
-            (base[chunks.dst] + chunks.operand_chunk)[foreign],
-            base[chunks.dst] + chunks.dst_chunk,
-        ]
-    )
-    owner = np.concatenate([chunks.src, chunks.dst[foreign], chunks.dst])
-    row = np.concatenate([chunks.row, chunks.row[foreign], chunks.row])
-    place = np.concatenate([index, index[foreign], index])
-    writes = np.zeros(len(row), dtype=bool)
-    writes[len(row) - len(chunks.row) :] = True
-    side = np.full(len(row), APPLY, dtype=np.int64)
-    side[: len(chunks.row)] = READ
-    when = np.concatenate([chunks.step, chunks.step[foreign], chunks.step]) * 2 + writes
-    src = np.concatenate([chunks.src, chunks.src[foreign], chunks.src])
-    if rank is not None:
-        mine = owner == rank
-        position, owner, row, place = position[mine], owner[mine], row[mine], place[mine]
-        writes, side, when, src = writes[mine], side[mine], when[mine], src[mine]
-
-    order = np.lexsort((row, src, when, position))
-    position, owner, row, place = position[order], owner[order], row[order], place[order]
-    writes, side = writes[order], side[order]
-    count = len(row)
-    entry = np.arange(count)
-    opens = np.r_[True, position[1:] != position[:-1]] if count else np.zeros(0, bool)
-    group_start = np.maximum.accumulate(np.where(opens, entry, 0)) if count else entry
-    # The last write before each event, and the next write after it, within the chunk's own history.
-    last = np.maximum.accumulate(np.where(writes, entry, -1)) if count else entry
-    previous = np.r_[-1, last[:-1]]
-    previous = np.where(previous >= group_start, previous, -1)
-    upcoming = np.minimum.accumulate(np.where(writes, entry, count)[::-1])[::-1] if count else entry
-    group_end = np.r_[np.flatnonzero(opens)[1:], count][np.cumsum(opens) - 1] if count else entry
-
-    is_read = ~writes
-    raw = np.flatnonzero(is_read & (previous >= 0))
-    war = np.flatnonzero(is_read & (upcoming < group_end))
-    waw = np.flatnonzero(writes & (previous >= 0) & (previous == entry - 1))
-    before = np.concatenate([previous[raw], war, previous[waw]])
-    after = np.concatenate([raw, upcoming[war], waw])
-    return _merge(owner, row, place, side, before, after)
-
-
-def _merge(
-    owner: IntArray, row: IntArray, place: IntArray, side: IntArray, before: IntArray, after: IntArray
-) -> Dependencies:
-    """Single-chunk edges between events joined into runs; edges of a row's side with itself dropped."""
-    keep = (row[before] != row[after]) | (side[before] != side[after])
-    before, after = before[keep], after[keep]
-    order = np.lexsort((place[after], side[before], row[before], side[after], row[after]))
-    before, after = before[order], after[order]
-    if len(before) == 0:
+    events = _events(proven, rank)
+    count = len(events.row)
+    if count == 0:
         empty = np.zeros(0, dtype=np.int64)
         return Dependencies(*(empty,) * 8)
-    key = (row[after], side[after], row[before], side[before])
-    same: npt.NDArray[np.bool_] = np.logical_and.reduce([column[1:] == column[:-1] for column in key])
-    joins = same & (np.diff(place[after]) == 1) & (np.diff(place[before]) == 1)
-    starts = np.flatnonzero(np.r_[True, ~joins])
+    entry = np.arange(count)
+    opens = np.r_[True, events.position[1:] != events.position[:-1]]
+    group_start = np.maximum.accumulate(np.where(opens, entry, 0))
+    # The last write before each event, and the next write after it, within the chunk's own history.
+    last = np.maximum.accumulate(np.where(events.writes, entry, -1))
+    previous = np.r_[-1, last[:-1]]
+    previous = np.where(previous >= group_start, previous, -1)
+    upcoming = np.minimum.accumulate(np.where(events.writes, entry, count)[::-1])[::-1]
+    group_end = np.r_[np.flatnonzero(opens)[1:], count][np.cumsum(opens) - 1]
+
+    raw = np.flatnonzero(~events.writes & (previous >= 0))
+    war = np.flatnonzero(~events.writes & (upcoming < group_end))
+    waw = np.flatnonzero(events.writes & (previous >= 0) & (previous == entry - 1))
+    far_before, far_after = _past_shorter_chunks(events, group_start, group_end)
+    before = np.concatenate([previous[raw], war, previous[waw], far_before])
+    after = np.concatenate([raw, upcoming[war], waw, far_after])
+    return _merge(events, before, after)
+
+
+class _Events(NamedTuple):
+    """Reads of sources, reads of operands and writes, chunk by chunk, in the order of each position's history."""
+
+    position: IntArray  # in the memory of all ranks
+    owner: IntArray
+    row: IntArray
+    place: IntArray  # of the chunk within its row
+    side: IntArray
+    writes: npt.NDArray[np.bool_]
+    shortness: IntArray  # of two chunks the one with the greater shortness is never longer, whatever the length
+
+
+def _events(proven: ProvenSchedule, rank: int | None) -> _Events:
+    schedule, terms = proven.schedule, proven.contract
+    rows = schedule.columns() if rank is None else schedule.rows_of(rank)
+    chunks, place = expand(rows)
+    memory = np.asarray(schedule.header.memory_chunks, dtype=np.int64)
+    base = np.cumsum(memory) - memory
+    foreign = np.flatnonzero((chunks.operand_chunk != REPLACE) & (chunks.operand_chunk != chunks.dst_chunk))
+    number = proven.chunk_number[proven.row_start[chunks.row] + place].astype(np.int64)
+    # The balanced partition gives the longer blocks first, and in each block the longer chunks.
+    block, index = np.divmod(number, terms.chunks_per_block)
+    shortness = index * terms.blocks + block
+
+    def all_of(at_source: IntArray, at_operand: IntArray, at_target: IntArray) -> IntArray:
+        return np.concatenate([at_source, at_operand[foreign], at_target])
+
+    count = len(chunks.row)
+    writes = np.zeros(2 * count + len(foreign), dtype=np.bool_)
+    writes[count + len(foreign) :] = True
+    side = np.full(len(writes), APPLY, dtype=np.int64)
+    side[:count] = READ
+    position = all_of(
+        base[chunks.src] + chunks.src_chunk,
+        base[chunks.dst] + chunks.operand_chunk,
+        base[chunks.dst] + chunks.dst_chunk,
+    )
+    owner = all_of(chunks.src, chunks.dst, chunks.dst)
+    row = all_of(chunks.row, chunks.row, chunks.row)
+    when = all_of(chunks.step, chunks.step, chunks.step) * 2 + writes
+    order = _order(position, when, all_of(chunks.src, chunks.src, chunks.src), row)
+    if rank is not None:
+        order = order[owner[order] == rank]
+    return _Events(
+        position=position[order],
+        owner=owner[order],
+        row=row[order],
+        place=all_of(place, place, place)[order],
+        side=side[order],
+        writes=writes[order],
+        shortness=all_of(shortness, shortness, shortness)[order],
+    )
+
+
+def _past_shorter_chunks(events: _Events, group_start: IntArray, group_end: IntArray) -> tuple[IntArray, IntArray]:
+    """Pairs of events, before and after, that only chunks lie between which may be shorter than both."""
+    writes, shortness = events.writes, events.shortness
+    longer = np.flatnonzero(writes[1:] & (shortness[1:] < shortness[:-1])) + 1
+    longer = longer[group_start[longer] < longer]
+    before: list[IntArray] = []
+    after: list[IntArray] = []
+    for start in np.unique(group_start[longer]).tolist():
+        stop = int(group_end[start])
+        # What the chunk of memory held in turn, as (shortness, first event, end): the reads, or the write if unread.
+        # Kept are those that a later write may have to wait for, so shortness rises.
+        held: list[tuple[int, int, int]] = []
+        unread = start
+        for write in (np.flatnonzero(writes[start:stop]) + start).tolist():
+            if write > start:
+                ended = int(shortness[write - 1])
+                while held and held[-1][0] >= ended:
+                    held.pop()
+                held.append((ended, min(unread, write - 1), write))
+                at = len(held) - 1  # which the write waits for anyway
+                while at > 0 and held[at][0] > shortness[write]:
+                    at -= 1
+                    before.append(np.arange(held[at][1], held[at][2]))
+                    after.append(np.full(held[at][2] - held[at][1], write))
+            unread = write + 1
+    if not before:
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    return np.concatenate(before), np.concatenate(after)
+
+
+def _merge(events: _Events, before: IntArray, after: IntArray) -> Dependencies:
+    """Single-chunk edges between events joined into runs; a row's edges with itself dropped, since it runs in order."""
+    keep = events.row[before] != events.row[after]
+    before, after = before[keep], after[keep]
+    after_end = events.row[after] * 2 + events.side[after]
+    before_end = events.row[before] * 2 + events.side[before]
+    order = _order(after_end, before_end, events.place[after], events.place[before])
+    before, after, before_end, after_end = before[order], after[order], before_end[order], after_end[order]
+    joins: npt.NDArray[np.bool_] = (
+        (after_end[1:] == after_end[:-1])
+        & (before_end[1:] == before_end[:-1])
+        & (np.diff(events.place[after]) == 1)
+        & (np.diff(events.place[before]) == 1)
+    )
+    starts = np.flatnonzero(np.r_[True, ~joins][: len(before)])
     first_before, first_after = before[starts], after[starts]
     return Dependencies(
-        rank=owner[first_after],
-        before=row[first_before],
-        before_side=side[first_before],
-        before_index=place[first_before],
-        after=row[first_after],
-        after_side=side[first_after],
-        after_index=place[first_after],
+        rank=events.owner[first_after],
+        before=events.row[first_before],
+        before_side=events.side[first_before],
+        before_index=events.place[first_before],
+        after=events.row[first_after],
+        after_side=events.side[first_after],
+        after_index=events.place[first_after],
         num_chunks=np.diff(np.r_[starts, len(before)]),
     )
+
+
+def _order(*keys: IntArray) -> IntArray:
+    """Stable order by keys of at least 0, the first foremost; packed into one integer, if they fit, to sort faster."""
+    widths = [int(key.max(initial=0)).bit_length() for key in keys]
+    if sum(widths) > 63:
+        return np.lexsort(keys[::-1])
+    packed = np.zeros(len(keys[0]), dtype=np.int64)
+    for key, width in zip(keys, widths, strict=True):
+        packed <<= width
+        packed |= key
+    return np.argsort(packed, kind="stable")
