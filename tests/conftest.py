@@ -4,6 +4,11 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# Examples are not timed: how long one takes says more about the machine than about the code.
+settings.register_profile("atoll", deadline=None)
+settings.load_profile("atoll")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
