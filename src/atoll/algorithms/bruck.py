@@ -28,8 +28,8 @@ all-to-all      L      n/N times the bits set in 1 ... N-1       0
 
 (Bruck, Ho, Kipnis, Upfal and Weathersbee 1997, "Efficient algorithms for all-to-all communications in multiport
 message-passing systems".) The original rotates blocks before and after; addresses on a circle make that unnecessary.
-The all-to-all pays for its few steps with bytes: right for small blocks. A sum begins at a rank that depends on the
-block.
+The all-to-all pays for its few steps with bytes: right for small blocks. At a power of two all sums have one
+order, at another N it depends on the block.
 """
 
 from __future__ import annotations

@@ -53,6 +53,7 @@ _ANY = "any N"
 _ONE_TREE = "rank order, one tree for every element"
 _IN_ORDER = "rank order, one after the other"
 _OWN_FIRST = "own first, then ranks 0, 1, 2, ..."
+_AT_POWERS = "one tree at powers of two, else it depends on the chunk"
 _BY_CHUNK = "starts at a rank that depends on the chunk"
 
 # The first entry of a collective is its default.
@@ -71,10 +72,10 @@ CATALOG: tuple[Entry, ...] = (
           "2(N-1)/N n, half in each direction", _BY_CHUNK, _ANY, "half of every chunk around the ring each way"),
     Entry("all_reduce", "double_binary_tree", "double_binary_tree.all_reduce", "2 floor(log2 N)", "up to 2 n",
           "one tree for each half", _ANY, "two trees, each for one half; no rank is inner in both (Sanders)"),
-    Entry("all_reduce", "bruck", "bruck.all_reduce", "2 L", "2(N-1)/N n", _BY_CHUNK, _ANY,
+    Entry("all_reduce", "bruck", "bruck.all_reduce", "2 L", "2(N-1)/N n", _AT_POWERS, _ANY,
           "reduce-scatter, then all-gather, at distances 1, 2, 4, ..."),
     Entry("all_reduce", "swing", "swing.all_reduce", "2 log2 N rounded up (of N-1 if odd)",
-          "2(N-1)/N n (N even); (2N-3)/(N-1) n (N odd)", "one tree at powers of two, else it depends on the chunk",
+          "2(N-1)/N n (N even); (2N-3)/(N-1) n (N odd)", "depends on the chunk",
           "any N; pairs need an even N, the last of an odd N stands aside",
           "halving-doubling with nearer partners, for tori"),
     Entry("all_reduce", "hierarchical", "hierarchical.all_reduce", "2(g-1) + 2(N/g-1) with rings",
@@ -86,13 +87,13 @@ CATALOG: tuple[Entry, ...] = (
           "all-gather of whole vectors around a ring, then a local sum"),
     Entry("reduce_scatter", "ring", "ring.reduce_scatter", "N-1", "(N-1)/N n", _BY_CHUNK, _ANY, "once around the ring"),
     Entry("reduce_scatter", "recursive_halving", "recursive_doubling.reduce_scatter", "log2 p, +2 if N != p",
-          "(N-1)/N n, up to +n if N != p", "one tree for every element", _ANY,
+          "(N-1)/N n, up to +n if N != p", _AT_POWERS, _ANY,
           "the other group's half to a partner half as far each time"),
     Entry("reduce_scatter", "direct", "direct.reduce_scatter", "1", "(N-1)/N n", _OWN_FIRST, _ANY,
           "all pairs at once"),
     Entry("reduce_scatter", "bidirectional_ring", "ring.bidirectional_reduce_scatter", "N-1",
           "(N-1)/N n, half in each direction", _BY_CHUNK, _ANY, "half of every block around the ring each way"),
-    Entry("reduce_scatter", "bruck", "bruck.reduce_scatter", "L", "(N-1)/N n", _BY_CHUNK, _ANY,
+    Entry("reduce_scatter", "bruck", "bruck.reduce_scatter", "L", "(N-1)/N n", _AT_POWERS, _ANY,
           "far hops first, at distances ..., 4, 2, 1"),
     Entry("reduce_scatter", "pat", "pat.reduce_scatter", "L; log2 a + P/a - 1 with a buffer of a blocks", "(N-1)/N n",
           _BY_CHUNK, _ANY, "parallel aggregated trees, near hops first"),

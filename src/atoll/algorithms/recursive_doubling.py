@@ -21,7 +21,8 @@ has the fewest steps there are and moves the whole vector in each: right for sma
 one tree, in rank order, on every rank: the bits depend neither on the rank nor on the position.
 
 The all-gather run backwards is the recursive halving **reduce-scatter**: partners exchange the half of the vector
-that belongs to the other's group, farthest first.
+that belongs to the other's group, farthest first. It costs what the all-gather costs, and (N-1)/N n gamma; at a power
+of two all blocks are summed along one tree, elsewhere a block's order depends on its owner.
 """
 
 from __future__ import annotations

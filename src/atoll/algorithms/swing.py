@@ -23,8 +23,8 @@ all-reduce  2 L    2(m-1)/m n, and n/m more if N is odd  as many as m
 =========== ====== ==================================== ==============
 
 (De Sensi, Bonato, Saam and Hoefler, NSDI 2024, "Swing: short-cutting rings for higher bandwidth allreduce",
-arXiv 2401.09356.) The order of a sum depends on the chunk, except at powers of two, where each sum is one balanced
-tree; all ranks end with the same bits.
+arXiv 2401.09356.) The order of a sum depends on the chunk, since partners lie to the right of some ranks and to the
+left of others; all ranks end with the same bits. At powers of two every sum is a balanced tree.
 """
 
 from __future__ import annotations
