@@ -98,7 +98,7 @@ def _half(prefix: str, found: dict[str, float]) -> Measurement | None:
     if time_us is None and algbw is None and busbw is None:
         return None
     return Measurement(
-        None if time_us is None else time_us * 1e-6,
+        None if time_us is None else time_us / 1e6,
         None if algbw is None else algbw * 1e9,
         None if busbw is None else busbw * 1e9,
     )

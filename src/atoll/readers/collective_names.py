@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import Final
 
-# Keys are without underscores, in lower case, without a trailing "base" or "v2".
+# Keys are without underscores, in lower case, without a trailing "base".
 _WORDS: Final = {
     "allreduce": "all_reduce",
     "allgather": "all_gather",
     "reducescatter": "reduce_scatter",
     "alltoall": "all_to_all",
     "alltoallv": "all_to_all_v",
+    "alltoallv2": "all_to_all_v",
     "alltoallpivot": "all_to_all",
     "sendrecv": "send_recv",
     "broadcast": "broadcast",
@@ -41,8 +42,8 @@ _WORDS: Final = {
 
 def known_collective(name: str) -> str:
     """The library's word for ``name`` (``"AllReduce"``: ``"all_reduce"``), ``""`` where it is no collective's name."""
-    key = name.rpartition(":")[2].lower().replace("_", "").removesuffix("base").removesuffix("v2")
-    return _WORDS.get(key) or _WORDS.get(key + "v", "")
+    key = name.rpartition(":")[2].lower().replace("_", "").removesuffix("base")
+    return _WORDS.get(key, "")
 
 
 def collective_name(name: str) -> str:

@@ -228,11 +228,11 @@ def _entry(entry: Any, where: str) -> RecordedCollective:
         _shapes(entry.get("output_sizes")),
         _words(entry.get("input_dtypes")),
         _words(entry.get("output_dtypes")),
-        _seconds(entry.get("time_created_ns"), 1e-9),
-        _seconds(entry.get("time_discovered_started_ns"), 1e-9),
-        _seconds(entry.get("time_discovered_completed_ns"), 1e-9),
-        _seconds(entry.get("duration_ms"), 1e-3),
-        _seconds(entry.get("timeout_ms"), 1e-3),
+        _seconds(entry.get("time_created_ns"), 1e9),
+        _seconds(entry.get("time_discovered_started_ns"), 1e9),
+        _seconds(entry.get("time_discovered_completed_ns"), 1e9),
+        _seconds(entry.get("duration_ms"), 1e3),
+        _seconds(entry.get("timeout_ms"), 1e3),
         bool(entry["retired"]) if isinstance(entry.get("retired"), bool) else None,
         _word(entry.get("thread_name")),
         _frames(entry.get("frames")),
@@ -306,7 +306,7 @@ def _whole(value: Any) -> int | None:
     return value if type(value) is int and abs(value) < 1 << 63 else None
 
 
-def _seconds(value: Any, unit_s: float) -> float | None:
+def _seconds(value: Any, per_second: float) -> float | None:
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e30:
-        return value * unit_s
+        return value / per_second
     return None

@@ -141,11 +141,11 @@ def _collective(record: _Record, source: Source) -> InspectedCollective:
     header, metadata, perf = record.header, record.metadata, record.coll_perf
     return InspectedCollective(
         str(header.id)[:80], header.rank, header.n_ranks, header.nnodes, collective_name(perf.coll), perf.coll_sn,
-        perf.coll_msg_size_bytes, perf.coll_exec_time_us * 1e-6, source,
+        perf.coll_msg_size_bytes, perf.coll_exec_time_us / 1e6, source,
         None if perf.coll_algobw_gbs is None else perf.coll_algobw_gbs * 1e9,
         None if perf.coll_busbw_gbs is None else perf.coll_busbw_gbs * 1e9,
         perf.coll_timing_source, metadata.hostname, metadata.pid,
-        None if metadata.dump_timestamp_us is None else metadata.dump_timestamp_us * 1e-6,
+        None if metadata.dump_timestamp_us is None else metadata.dump_timestamp_us / 1e6,
         metadata.inspector_output_format_version,
     )  # fmt: skip
 
@@ -183,7 +183,7 @@ def _of_sample(labels: dict[str, str], values: dict[str, float], source: Source)
     return InspectedCollective(
         labels.get("comm_id", ""), int(rank), int(world), int(nodes) if nodes.isdigit() and len(nodes) < 9 else None,
         collective_name(labels.get("collective", "")), int(number) if number.isdigit() and len(number) < 19 else None,
-        int(float(size[1]) * 1024 ** _SIZE_STEPS[size[2]]), time_us * 1e-6, source,
+        int(float(size[1]) * 1024 ** _SIZE_STEPS[size[2]]), time_us / 1e6, source,
         None if algbw is None else algbw * 1e9, None if busbw is None else busbw * 1e9,
         labels.get("coll_timing_source", ""), labels.get("hostname", ""), None, None, "prometheus",
     )  # fmt: skip

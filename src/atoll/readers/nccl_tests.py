@@ -318,8 +318,8 @@ class NcclTestsReader:
         found = _ROOT.match(text, at)
         has_root = run.has_root
         if has_root is None:
-            # Without a header: one number more than whole halves is the root.
-            has_root = found is not None and len(cells) % len(run.half) == 1
+            # Without a header: -1 can only be the root, and so is one number more than whole halves have.
+            has_root = found is not None and (found[1] == "-1" or len(cells) % len(run.half) == 1)
         if has_root and found is not None:
             root, at = int(found[1]), found.end()
         row = NcclTestRow(int(match[1]), int(match[2]), match[3], redop, line.source(self.file), root)
@@ -426,18 +426,23 @@ def _cells(text: str, at: int) -> list[str]:
 
 
 def _measurement(names: tuple[str, ...], cells: list[str]) -> Measurement:
-    found: dict[str, float] = {}
-    for name, cell in zip(names, cells, strict=False):
-        if cell not in ("N/A", "inf") and "nan" not in cell:
-            value = float(cell)
-            if value < 1e300:
-                found[name] = value
-    time_us, algbw, busbw = found.pop("time", None), found.pop("algbw", None), found.pop("busbw", None)
-    wrong = found.pop("#wrong", None)
+    found = {
+        name: cell
+        for name, cell in zip(names, cells, strict=False)
+        if cell not in ("N/A", "inf") and "nan" not in cell and float(cell) < 1e300
+    }
+    wrong = found.get("#wrong")
     return Measurement(
-        None if time_us is None else time_us * 1e-6,
-        None if algbw is None else algbw * 1e9,
-        None if busbw is None else busbw * 1e9,
-        wrong,
-        found,
+        _scaled(found.get("time"), -6),
+        _scaled(found.get("algbw"), 9),
+        _scaled(found.get("busbw"), 9),
+        None if wrong is None else float(wrong),
+        {name: float(cell) for name, cell in found.items() if name not in _HALF},
     )
+
+
+def _scaled(cell: str | None, exponent: int) -> float | None:
+    """A printed decimal times a power of ten, without a rounding of its own: 85.13 us is 8.513e-05 s."""
+    if cell is None:
+        return None
+    return float(cell) * 10.0**exponent if "e" in cell else float(f"{cell}e{exponent}")

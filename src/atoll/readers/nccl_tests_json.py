@@ -92,7 +92,7 @@ def _half(result: dict[str, Any], name: str, file: str) -> Measurement | None:
     time_us = numbers.get("time", numbers.get("cpu_time"))
     algbw, busbw = numbers.get("alg_bw"), numbers.get("bus_bw")
     return Measurement(
-        None if time_us is None else time_us * 1e-6,
+        None if time_us is None else time_us / 1e6,
         None if algbw is None else algbw * 1e9,
         None if busbw is None else busbw * 1e9,
         numbers.get("nwrong"),

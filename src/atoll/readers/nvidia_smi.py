@@ -70,7 +70,7 @@ _TABLE_HEAD: Final = re.compile(
     r"\|\s*NVIDIA-SMI\s+\S+\s+(?:Driver Version:\s*(\S+)|KMD Version:\s*(\S+))(?:\s+CUDA (?:UMD )?Version:\s*(\S+))?"
 )
 _TABLE_GPU: Final = re.compile(
-    r"\|\s*(\d{1,4})\s+(\S.*?)\s+(On|Off|N/A)\s*\|\s*([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)"
+    r"\|\s*(\d{1,4})\s+(\S.*?)\s+(On|Off|N/A|ERR!)\s*\|\s*([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)"
     r"\s+(?:On|Off|N/A|\S+)\s*\|\s*(\S+)\s*\|"
 )
 _TABLE_STATE: Final = re.compile(

@@ -45,7 +45,7 @@ def load_plain_pickle(data: bytes, what: str = "pickle") -> Any:
     machine = _Machine(data)
     try:
         return machine.run()
-    except (IndexError, struct.error) as error:
+    except (LookupError, struct.error) as error:
         raise PickleRefused(f"{what}: truncated or damaged pickle at byte {machine.at}") from error
     except (TypeError, AttributeError, ValueError, OverflowError, MemoryError) as error:
         if isinstance(error, SpecError):
@@ -83,6 +83,8 @@ class _Machine:
             elif code == 0x58:  # BINUNICODE
                 stack.append(self._text(self._unpack(_U32)))
             elif code == 0x2E:  # STOP
+                if stack[-1] is _MARK:
+                    raise IndexError
                 return stack[-1]
             else:
                 action = _ACTIONS.get(code)

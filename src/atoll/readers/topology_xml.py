@@ -287,7 +287,7 @@ class _Reading:
                 function.attributes.get("busid", "").lower() if function else "", element.source, get("name", ""),
                 _integer(element, "dev"), _integer(element, "port"),
                 # NCCL writes Mbit/s and microseconds.
-                None if speed is None else speed * 1e6 / 8, None if latency is None else latency * 1e-6,
+                None if speed is None else speed * 1e6 / 8, None if latency is None else latency / 1e6,
                 get("guid", ""), _integer(element, "maxconn"), _flag(element, "gdr"),
                 _flag(element, "coll"), self._numa(),
             )
