@@ -1,59 +1,153 @@
 """The control plane of one process: a daemon thread that holds a link to every other rank.
 
-Skeleton of the interface; see the docstrings.
+The links are a full mesh, so that the end of a process is seen by every other one at the same moment, as an end of
+file, without any rank being special. The thread has its own epoll and sleeps without a timeout while nothing is wrong:
+an idle control plane costs nothing. What to do about an event is decided by ``ControlMachine``; this file does the I/O.
+
+Threads: callers write their calls into a ledger (no lock, no wake-up, see there) and post everything else as a command
+that the thread takes up. A failure shows in the ledger's ``failure`` and calls the communicator's ``wake``.
+
+Forking: the child of ``os.fork`` has copies of all sockets, which would hide the end of its parent from the others, so
+they are closed in the child, where every communicator has failed.
 """
 
 from __future__ import annotations
 
+import atexit
+import logging
+import os
+import select
+import threading
+import time
+import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
 
-from atoll.errors import AtollError
-from atoll.runtime.descriptor import CallDescriptor
-from atoll.runtime.endpoint import Endpoint
+from atoll.errors import AtollError, CollectiveTimeout, InternalError, PeerLost, SpecError
+from atoll.runtime.control_link import ControlLink
+from atoll.runtime.control_machine import ControlMachine, Instruction, Send
+from atoll.runtime.descriptor import CallDescriptor, name_ranks
+from atoll.runtime.endpoint import ConnectionKey, Endpoint
+from atoll.runtime.handshake import Purpose
+from atoll.runtime.ledger import CallLedger
 from atoll.runtime.membership import Membership
+from atoll.runtime.messages import ControlMessage, Linked
+from atoll.runtime.wakeup import Wakeup
+from atoll.units import format_duration
+
+LOG: Final = logging.getLogger(__name__)
+# A verdict on a timeout takes half a second (control_machine.ANSWER_S); beyond this the thread itself is in trouble.
+VERDICT_S: Final = 2.0
+# How long a process that leaves tries to say goodbye to peers that do not read.
+GOODBYE_S: Final = 1.0
+
+Command = Callable[[float], list[Instruction]]
 
 
 class Control:
     """One per process. All methods may be called from any thread; ranks are world ranks unless said otherwise."""
 
     def __init__(self, membership: Membership, endpoint: Endpoint) -> None:
-        raise NotImplementedError
+        self._membership = membership
+        self._endpoint = endpoint
+        names = [f"pid {peer.pid} on {peer.host.name}" for peer in membership.peers]
+        self._machine = ControlMachine(membership.rank, names)
+        self._ledgers: dict[int, CallLedger] = {}
+        self._wakes: dict[int, Callable[[], None]] = {}
+        self._links: dict[int, ControlLink] = {}
+        self._links_by_fd: dict[int, ControlLink] = {}
+        self._ended: list[ControlLink] = []
+        self._missing = {peer for peer in range(membership.world_size) if peer != membership.rank}
+        self._commands: deque[Command] = deque()
+        self._wakeup = Wakeup()
+        self._epoll = select.epoll()
+        self._thread: threading.Thread | None = None
+        self._starting = bool(self._missing)
+        self._started = threading.Event()
+        self._start_error: AtollError | None = None
+        self._verdict = threading.Condition()
+        self._closing = False
+        self._closed = False
+
+    # What callers do.
 
     def start(self, deadline: float) -> None:
-        """Link up with every other rank and start the thread; ``deadline`` in ``time.monotonic()`` seconds.
+        """Start the thread and link up; ``deadline`` in ``time.monotonic()`` seconds.
 
+        Returns when every rank has its links to all others, so that one that leaves at once disturbs nobody.
         Raises ``PeerLost`` or ``CollectiveTimeout`` naming the ranks that could not be reached.
         """
-        raise NotImplementedError
+        if not self._missing:
+            return
+        began = time.monotonic()
+        self._epoll.register(self._wakeup, select.EPOLLIN)
+        self._epoll.register(self._endpoint, select.EPOLLIN)
+        self._endpoint.subscribe(self._wakeup.set)
+        for peer in range(self._membership.rank):
+            self._endpoint.open(_link_key(peer), deadline)
+        self._thread = threading.Thread(target=self._run, name="atoll-control", daemon=True)
+        self._thread.start()
+        atexit.register(self.close)
+        os.register_at_fork(after_in_child=partial(_after_fork, weakref.ref(self)))
+        try:
+            self._started.wait(max(0.0, deadline - time.monotonic()))
+        except BaseException:
+            self.close()
+            raise
+        if not self._started.is_set():
+            missing = self._missing or set(range(self._membership.world_size)) - self._machine.linked
+            missing.discard(self._membership.rank)
+            self._start_error = CollectiveTimeout(
+                f"rank {self._membership.rank} waited {format_duration(time.monotonic() - began)} for "
+                f"{name_ranks(missing)} of {self._membership.world_size} to link up, in vain",
+                culprits=missing,
+            )
+        if self._start_error is not None:
+            self.close()
+            raise self._start_error
 
     def register(self, communicator_id: int, ranks: Sequence[int], wake: Callable[[], None]) -> None:
         """Make a communicator known: ``ranks[i]`` is the world rank of its rank i. ``wake`` is called (in the control
         thread) when a failure of it becomes known; give it ``Wakeup.set``."""
-        raise NotImplementedError
+        if communicator_id in self._ledgers:
+            raise InternalError(f"communicator {communicator_id:x} is registered already")
+        ledger = CallLedger(communicator_id, tuple(ranks))
+        self._wakes[communicator_id] = wake
+        self._ledgers[communicator_id] = ledger
+        self._post(partial(self._machine.register, ledger))
 
     def unregister(self, communicator_id: int) -> None:
         """The communicator is closed; nothing more is asked of or said about it."""
-        raise NotImplementedError
+        if self._ledgers.pop(communicator_id, None) is not None:
+            self._wakes.pop(communicator_id, None)
+            self._post(lambda _: self._machine.unregister(communicator_id))
 
     def enter(self, call: CallDescriptor) -> None:
         """A collective begins. Under a microsecond; then look at ``failure`` once."""
-        raise NotImplementedError
+        if self._ledgers[call.communicator_id].enter(call, time.monotonic()):
+            self._post(partial(self._machine.entered, call.communicator_id))
 
     def leave(self, communicator_id: int, sequence: int) -> None:
         """It has ended. Under a microsecond."""
-        raise NotImplementedError
+        ledger = self._ledgers.get(communicator_id)
+        if ledger is not None:
+            ledger.leave(sequence)
 
     def failure(self, communicator_id: int) -> AtollError | None:
-        """The error that has ended this communicator, for good; None while all is well. Raise a copy of it, or it."""
-        raise NotImplementedError
+        """The error that has ended this communicator, for good; None while all is well."""
+        ledger = self._ledgers.get(communicator_id)
+        return None if ledger is None else ledger.failure
 
     def waiting(self, communicator_id: int, sequence: int, waits_on: Sequence[int] = ()) -> None:
         """No progress for about 100 ms, or a header with a foreign fingerprint: compare notes with all ranks.
 
-        ``waits_on``: the world ranks whose bytes are awaited. Returns at once; a verdict
-        shows in ``failure`` and wakes.
+        ``waits_on``: the world ranks whose bytes are awaited. Returns at once; a verdict shows in ``failure`` and
+        wakes.
         """
-        raise NotImplementedError
+        ranks = tuple(waits_on)
+        self._post(lambda now: self._machine.waiting(communicator_id, sequence, ranks, now))
 
     def timed_out(
         self, communicator_id: int, sequence: int, timeout_s: float, waits_on: Sequence[int] = (), progress: str = ""
@@ -61,21 +155,212 @@ class Control:
         """The deadline of a collective has passed: the error to raise, which is also told to all other ranks.
 
         Blocks for at most about a second to learn who entered and who never came. Usually ``CollectiveTimeout``; a
-        ``CollectiveMismatch`` or ``PeerLost`` where that is what happened. ``progress`` is words for the story, such as
-        ``step 3 of 6, chunk 2``.
+        ``CollectiveMismatch`` or ``PeerLost`` where that is what happened. ``progress`` is words for the story, such
+        as ``step 3 of 6, chunk 2``.
         """
-        raise NotImplementedError
+        ledger = self._ledgers.get(communicator_id)
+        if ledger is not None and self._thread is not None:
+            ranks = tuple(waits_on)
+            self._post(lambda now: self._machine.timed_out(communicator_id, sequence, timeout_s, ranks, progress, now))
+            with self._verdict:
+                self._verdict.wait_for(lambda: ledger.failure is not None, VERDICT_S)
+            if ledger.failure is not None:
+                return ledger.failure
+        call = None if ledger is None else ledger.look_up(sequence)[1]
+        what = "a collective" if call is None else call.describe()
+        return CollectiveTimeout(
+            f"{what}, call {sequence} of communicator {communicator_id:x}, did not end within "
+            f"{format_duration(timeout_s)}; nothing is known of the other ranks",
+            culprits=waits_on,
+        )
 
     def disconnected(self, communicator_id: int, peer: int, reason: str) -> None:
         """A data connection with ``peer`` ended in the middle. Then wait for ``failure``: it comes within a second and
         tells whether the process died, left, or only its connection was cut."""
-        raise NotImplementedError
+        self._post(lambda now: self._machine.disconnected(communicator_id, peer, reason, now))
 
     def abandon(self, communicator_id: int, sequence: int, reason: str) -> None:
         """This rank gives up a collective that the others are in (an exception, Ctrl-C): tell them so that they raise
         ``PeerLost`` naming this rank."""
-        raise NotImplementedError
+        self._post(lambda _: self._machine.abandon(communicator_id, sequence, reason))
 
     def close(self) -> None:
         """Say goodbye, end the thread, close the links and the endpoint. Called by ``atexit`` if not before."""
-        raise NotImplementedError
+        if self._closed:
+            return
+        self._closed = True
+        self._closing = True
+        self._wakeup.set()
+        if self._thread is not None:
+            self._thread.join(GOODBYE_S + VERDICT_S)
+            atexit.unregister(self.close)
+        self._endpoint.close()
+        self._epoll.close()
+
+    def _post(self, command: Command) -> None:
+        self._commands.append(command)
+        if self._thread is None:
+            # A world of one: nobody to tell, and nothing to wait for.
+            self._take_commands()
+        elif not self._closed:
+            self._wakeup.set()
+
+    # The thread. Everything below runs in it alone.
+
+    def _run(self) -> None:
+        try:
+            while not self._closing:
+                self._turn()
+            self._say_goodbye()
+        except BaseException as error:
+            LOG.exception("rank %d: the control thread has failed", self._membership.rank)
+            self._fail_all(InternalError(f"the control thread has failed: {type(error).__name__}: {error}"))
+        finally:
+            self._endpoint.unsubscribe(self._wakeup.set)
+            for link in self._links.values():
+                link.close()
+            self._started.set()
+
+    def _turn(self) -> None:
+        """Sleep until something happens, then deal with all of it at once: see ``ControlMachine.heard``."""
+        messages: list[tuple[int, ControlMessage]] = []
+        for fd, _ in self._epoll.poll(self._sleep_s()):
+            if fd == self._wakeup.fileno():
+                self._wakeup.clear()
+            elif fd in self._links_by_fd:
+                link = self._links_by_fd[fd]
+                messages += [(link.peer, message) for message in link.receive()]
+                self._flush(link)
+        self._endpoint.pump()
+        if self._missing:
+            self._collect_links()
+        ended = self._drop_ended_links()
+        if messages or ended:
+            self._carry_out(self._machine.heard(messages, ended, time.monotonic()))
+        self._take_commands()
+        self._carry_out(self._machine.tick(time.monotonic()))
+        if self._starting:
+            self._check_start()
+
+    def _sleep_s(self) -> float | None:
+        if self._commands or self._ended:
+            return 0.0
+        deadlines = (self._machine.next_deadline(), self._endpoint.next_deadline())
+        soonest = min((deadline for deadline in deadlines if deadline is not None), default=None)
+        return None if soonest is None else max(0.0, soonest - time.monotonic())
+
+    def _flush(self, link: ControlLink) -> None:
+        link.flush()
+        if link.ended:
+            self._ended.append(link)
+        elif link.wants_write != link.watched_for_write:
+            link.watched_for_write = link.wants_write
+            self._epoll.modify(link.sock, select.EPOLLIN | (select.EPOLLOUT if link.wants_write else 0))
+
+    def _drop_ended_links(self) -> dict[int, str]:
+        ended: dict[int, str] = {}
+        for link in self._ended:
+            if link.peer not in ended:
+                ended[link.peer] = link.ended
+                self._epoll.unregister(link.sock)
+                del self._links_by_fd[link.sock.fileno()]
+                del self._links[link.peer]
+                link.close()
+        self._ended.clear()
+        return ended
+
+    def _take_commands(self) -> None:
+        while self._commands:
+            self._carry_out(self._commands.popleft()(time.monotonic()))
+
+    def _carry_out(self, instructions: Sequence[Instruction]) -> None:
+        touched: dict[int, ControlLink] = {}
+        for instruction in instructions:
+            if isinstance(instruction, Send):
+                link = self._links.get(instruction.peer)
+                if link is not None:
+                    link.queue(instruction.message)
+                    touched[instruction.peer] = link
+            else:
+                with self._verdict:
+                    self._verdict.notify_all()
+                wake = self._wakes.get(instruction.communicator_id)
+                if wake is not None:
+                    wake()
+        for link in touched.values():
+            self._flush(link)
+
+    def _collect_links(self) -> None:
+        for peer in sorted(self._missing):
+            try:
+                connection = self._endpoint.take_connection(_link_key(peer))
+            except PeerLost as error:
+                self._end_start(error)
+                return
+            if connection is not None:
+                link = ControlLink(peer, connection)
+                self._links[peer] = self._links_by_fd[connection.sock.fileno()] = link
+                self._epoll.register(connection.sock, select.EPOLLIN)
+                self._missing.discard(peer)
+        if not self._missing:
+            self._carry_out([Send(peer, Linked()) for peer in self._links])
+
+    def _check_start(self) -> None:
+        """Whether all are linked up; or whether that will never be, since a rank has gone away again."""
+        linked = self._machine.linked
+        if not self._missing and len(linked) == self._membership.world_size - 1:
+            self._end_start(None)
+            return
+        gone = (set(self._machine.lost) or self._machine.left) - linked
+        if gone:
+            reasons = "; ".join(dict.fromkeys(self._machine.lost.values())) or "it left on purpose"
+            names = name_ranks(gone)
+            self._end_start(PeerLost(f"{names} went away while the ranks were linking up: {reasons}", culprits=gone))
+
+    def _end_start(self, error: AtollError | None) -> None:
+        self._starting = False
+        self._start_error = error
+        self._started.set()
+
+    def _say_goodbye(self) -> None:
+        self._take_commands()
+        self._carry_out(self._machine.goodbye())
+        until = time.monotonic() + GOODBYE_S
+        while any(link.wants_write for link in self._links.values()) and time.monotonic() < until:
+            for fd, _ in self._epoll.poll(max(0.0, until - time.monotonic())):
+                if fd in self._links_by_fd:
+                    self._links_by_fd[fd].receive()
+                    self._flush(self._links_by_fd[fd])
+            self._drop_ended_links()
+
+    def _fail_all(self, error: AtollError) -> None:
+        for identity, ledger in list(self._ledgers.items()):
+            ledger.failure = ledger.failure or error
+            wake = self._wakes.get(identity)
+            if wake is not None:
+                wake()
+        with self._verdict:
+            self._verdict.notify_all()
+        self._start_error = self._start_error or error
+
+    def _abandon_in_child(self) -> None:
+        """In a forked child: let go of everything without a word to anyone."""
+        atexit.unregister(self.close)
+        error = SpecError("this process was forked from a rank and is none itself: join again, or use subprocesses")
+        for ledger in self._ledgers.values():
+            ledger.failure = error
+        for link in self._links.values():
+            link.close()
+        self._closed = True
+        self._endpoint.abandon_in_child()
+        self._epoll.close()
+
+
+def _after_fork(reference: weakref.ref[Control]) -> None:
+    control = reference()
+    if control is not None:
+        control._abandon_in_child()
+
+
+def _link_key(peer: int) -> ConnectionKey:
+    return ConnectionKey(0, peer, 0, Purpose.CONTROL)

@@ -16,19 +16,20 @@ from typing import Annotated
 import msgspec
 
 Word = Annotated[str, msgspec.Meta(max_length=64)]
-U64 = Annotated[int, msgspec.Meta(ge=0, lt=2**64)]
+# MessagePack has no integers from 2^64 up.
+Whole = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class CallDescriptor(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One collective call of one rank; ``None`` where the collective has no such argument. ``count`` is in elements."""
 
-    communicator_id: U64
-    sequence: U64
+    communicator_id: Whole
+    sequence: Whole
     collective: Word
     dtype: Word | None = None
-    count: U64 | None = None
+    count: Whole | None = None
     op: Word | None = None
-    root: U64 | None = None
+    root: Whole | None = None
     algorithm: Word | None = None
 
     def fingerprint(self) -> int:

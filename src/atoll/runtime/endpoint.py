@@ -88,6 +88,7 @@ class Endpoint:
         self._opening_by_fd: dict[int, _Opening] = {}
         self._ready: dict[ConnectionKey, Connection] = {}
         self._failed: dict[ConnectionKey, PeerLost] = {}
+        self._linked: set[int] = set()  # whose control connection was handed over; there is only ever one
         self._wakes: tuple[Callable[[], None], ...] = ()
         self._news = False
         self._closed = False
@@ -170,7 +171,10 @@ class Endpoint:
             failure = self._failed.pop(key, None)
             if failure is not None:
                 raise failure
-            return self._ready.pop(key, None)
+            connection = self._ready.pop(key, None)
+            if connection is not None and key.purpose is Purpose.CONTROL:
+                self._linked.add(key.peer)
+            return connection
 
     def connect(self, key: ConnectionKey, deadline: float) -> socket.socket:
         """Block until connection ``key`` is there, whichever side opens it, pumping meanwhile.
@@ -201,7 +205,6 @@ class Endpoint:
             return sock
         finally:
             self.unsubscribe(wakeup.set)
-            wakeup.close()
 
     def subscribe(self, wake: Callable[[], None]) -> None:
         """Call ``wake`` (quick, thread-safe; a ``Wakeup.set``) whenever a connection is ready or has failed."""
@@ -230,6 +233,12 @@ class Endpoint:
             for waiting in (self._opening, self._opening_by_fd, self._ready, self._failed):
                 waiting.clear()
 
+    def abandon_in_child(self) -> None:
+        """In a forked child: close our copies of the sockets, touching nothing that is shared with the parent."""
+        # The lock may have been held by a thread that does not exist here.
+        self._lock = threading.Lock()
+        self.close()
+
     def _tell_news(self) -> None:
         if self._news:
             self._news = False
@@ -246,7 +255,8 @@ class Endpoint:
             return Refusal.RANK
         if identity.purpose not in (Purpose.CONTROL, Purpose.DATA):
             return Refusal.PURPOSE
-        return Refusal.DUPLICATE if self._is_live(_key(identity)) else Refusal.NONE
+        linked = identity.purpose is Purpose.CONTROL and identity.src in self._linked
+        return Refusal.DUPLICATE if linked or self._is_live(_key(identity)) else Refusal.NONE
 
     def _is_live(self, key: ConnectionKey) -> bool:
         """Whether connection ``key`` waits in the mailbox and its other end still holds it."""

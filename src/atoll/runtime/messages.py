@@ -6,10 +6,12 @@ and list a bound. A new kind of message is one more class in a union.
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import Annotated, Final
 
 import msgspec
 
+from atoll.runtime.descriptor import CallDescriptor, Whole
 from atoll.runtime.membership import Host, Peer, Text
 
 Rank = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
@@ -46,3 +48,70 @@ class Refused(msgspec.Struct, tag="refused", frozen=True, array_like=True):
 
 JoinMessage = Arrive | Welcome | Refused
 JOIN_DECODER: Final[msgspec.msgpack.Decoder[JoinMessage]] = msgspec.msgpack.Decoder(JoinMessage)
+
+
+class Linked(msgspec.Struct, tag="linked", frozen=True, array_like=True):
+    """The sender has its links to all other ranks."""
+
+
+class Standing(IntEnum):
+    """Where a rank stands towards one call of a communicator."""
+
+    NOT_YET = 0
+    INSIDE = 1
+    LEFT = 2
+    FORGOTTEN = 3  # made so long ago that its history no longer has it
+
+
+class Report(msgspec.Struct, tag="report", frozen=True, array_like=True):
+    """Where the sender stands towards call ``sequence``: ``call`` is what it called there, if it has.
+
+    ``last`` is its latest call and ``idle_s`` how long ago that began; ``waits_on`` the world ranks whose bytes it
+    awaits and ``progress`` how far it is, in words, where it is inside. Every report asks for the receivers' own, once;
+    one that ``asks`` wants a fresh answer, to the sender alone.
+    """
+
+    communicator_id: Whole
+    sequence: Whole
+    standing: Standing
+    call: CallDescriptor | None = None
+    last: CallDescriptor | None = None
+    idle_s: float = 0.0
+    waits_on: Ranks = ()
+    progress: Prose = ""
+    asks: bool = False
+
+
+class Kind(IntEnum):
+    """Which error a verdict is."""
+
+    MISMATCH = 0
+    LOST = 1
+    TIMEOUT = 2
+
+
+class Verdict(msgspec.Struct, tag="verdict", frozen=True, array_like=True):
+    """What has ended a communicator; the same on all its ranks. ``culprits`` are world ranks."""
+
+    communicator_id: Whole
+    kind: Kind
+    message: Prose
+    culprits: Ranks = ()
+    story: Lines = ()
+
+
+class Departed(msgspec.Struct, tag="departed", frozen=True, array_like=True):
+    """The sender has closed these communicators; each with the number of calls it completed in it."""
+
+    completed: Annotated[dict[Whole, Whole], msgspec.Meta(max_length=65536)]
+
+
+class Goodbye(msgspec.Struct, tag="goodbye", frozen=True, array_like=True):
+    """The sender leaves the world, on purpose; ``lost`` are the ranks whose loss it knows of."""
+
+    completed: Annotated[dict[Whole, Whole], msgspec.Meta(max_length=65536)]
+    lost: Ranks = ()
+
+
+ControlMessage = Linked | Report | Verdict | Departed | Goodbye
+CONTROL_DECODER: Final[msgspec.msgpack.Decoder[ControlMessage]] = msgspec.msgpack.Decoder(ControlMessage)

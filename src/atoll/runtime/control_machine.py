@@ -1,0 +1,456 @@
+"""The control plane's decisions: events in, instructions out; no socket, thread or clock here.
+
+**Comparing notes.** A rank whose collective makes no progress tells all ranks of the communicator where it stands
+(``Report``). Whoever hears of a call for the first time reports on it too, to all: at once if it has made that call,
+and again when it makes it later. So each rank reports once per call, every rank ends up with the same facts, and each
+comes to the verdict by itself; nobody is special, and any one may die.
+
+- All have called and the calls differ: ``CollectiveMismatch``. Where calls differ and somebody has still to come, the
+  others are not kept waiting for long (``GRACE_S``).
+- A rank's deadline has passed: ``CollectiveTimeout``, after at most ``ANSWER_S`` for those that have not answered.
+- A link ended without a goodbye: the process is gone, ``PeerLost`` in every communicator it is in.
+- A rank departed, having completed n calls, and this rank is in call n or later: ``PeerLost`` too.
+- A data connection broke and nothing of the above has explained it in ``SUSPICION_S``: ``PeerLost``, told to all.
+
+A verdict is for good: it ends its communicator. One that is not obvious to all (by a link's end) is sent to all.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from atoll.runtime import verdict as verdicts
+from atoll.runtime.descriptor import CallDescriptor, name_ranks
+from atoll.runtime.ledger import NO_ALARM, CallLedger
+from atoll.runtime.messages import ControlMessage, Departed, Goodbye, Kind, Linked, Report, Standing, Verdict
+
+# Calls that differ are a mismatch already; this is how long late ranks may still add what they called.
+GRACE_S: Final = 0.5
+# A living control thread answers in milliseconds; one on a crowded host in tens of them.
+ANSWER_S: Final = 0.5
+# After a data connection broke: the control link's end, or a verdict of the other side, explains it within this.
+SUSPICION_S: Final = 0.5
+# Bounds on what is kept for others: inquiries for each communicator, messages for communicators not yet known here.
+MAX_INQUIRIES: Final = 64
+MAX_UNCLAIMED: Final = 4096
+
+
+class Send(NamedTuple):
+    """Send ``message`` to world rank ``peer``."""
+
+    peer: int
+    message: ControlMessage
+
+
+class Wake(NamedTuple):
+    """Wake the data loop of a communicator: its ledger's ``failure`` is set."""
+
+    communicator_id: int
+
+
+Instruction = Send | Wake
+
+
+class _Inquiry:
+    """What is known about one call, by world rank."""
+
+    def __init__(self) -> None:
+        self.reports: dict[int, Report] = {}
+        self.reported = False  # this rank has said what it called
+        self.decide_at: float | None = None
+        self.timeout_s: float | None = None  # this rank's deadline has passed
+        self.answered: set[int] = set()  # who has answered since then
+
+    def complete(self, ranks: Sequence[int]) -> bool:
+        """Whether every rank has said what it called."""
+        return all(rank in self.reports and self.reports[rank].standing is not Standing.NOT_YET for rank in ranks)
+
+
+class _Communicator:
+    def __init__(self, ledger: CallLedger) -> None:
+        self.ledger = ledger
+        self.inquiries: dict[int, _Inquiry] = {}
+        self.departed: dict[int, int] = {}  # world rank -> calls it had completed
+        self.suspicions: dict[int, tuple[float, str]] = {}  # world rank -> when to conclude, what was seen
+
+
+class ControlMachine:
+    """The control plane of world rank ``rank``. ``names[r]`` says where rank r runs: ``pid 4711 on node7``.
+
+    Every event returns what to do about it. Times are seconds on one monotonic clock.
+    """
+
+    def __init__(self, rank: int, names: Sequence[str]) -> None:
+        self._rank = rank
+        self._names = names
+        self._communicators: dict[int, _Communicator] = {}
+        self._unclaimed: deque[tuple[int, Report | Verdict | Departed]] = deque(maxlen=MAX_UNCLAIMED)
+        self._closed: deque[int] = deque(maxlen=MAX_UNCLAIMED)
+        self.lost: dict[int, str] = {}  # world rank -> why
+        self.left: set[int] = set()  # said goodbye
+        self.linked: set[int] = set()  # have their links to all
+        self._instructions: list[Instruction] = []
+
+    # Events from this process.
+
+    def register(self, ledger: CallLedger, now: float) -> list[Instruction]:
+        """A communicator begins."""
+        communicator = self._communicators[ledger.communicator_id] = _Communicator(ledger)
+        unclaimed, self._unclaimed = self._unclaimed, deque(maxlen=MAX_UNCLAIMED)
+        for peer, message in unclaimed:
+            self._dispatch(peer, message, now)
+        gone = [peer for peer in ledger.ranks if peer in self.lost]
+        if gone:
+            self._lose(communicator, gone)
+        for peer in ledger.ranks:
+            if peer in self.left and peer not in communicator.departed:
+                self._depart(communicator, peer, 0)
+        return self._done()
+
+    def unregister(self, communicator_id: int) -> list[Instruction]:
+        """This rank has closed a communicator."""
+        communicator = self._communicators.pop(communicator_id, None)
+        self._closed.append(communicator_id)
+        if communicator is not None and communicator.ledger.failure is None:
+            self._tell(communicator, Departed({communicator_id: communicator.ledger.completed}))
+        return self._done()
+
+    def entered(self, communicator_id: int, now: float) -> list[Instruction]:
+        """A call was made that somebody waits for."""
+        communicator = self._communicators.get(communicator_id)
+        if communicator is not None and communicator.ledger.failure is None:
+            for sequence in list(communicator.inquiries):
+                self._report(communicator, sequence, now)
+            self._check_departures(communicator)
+            self._set_alarm(communicator)
+        return self._done()
+
+    def waiting(self, communicator_id: int, sequence: int, waits_on: Sequence[int], now: float) -> list[Instruction]:
+        """This rank's call makes no progress."""
+        communicator = self._communicators.get(communicator_id)
+        if communicator is not None and communicator.ledger.failure is None:
+            # Who waits for whom is worth a second report where this rank has only answered so far.
+            known = self._inquiry(communicator, sequence).reports.get(self._rank)
+            again = bool(waits_on) and known is not None and not known.waits_on
+            self._report(communicator, sequence, now, waits_on, again=again)
+            self._decide(communicator, sequence, now)
+        return self._done()
+
+    def timed_out(
+        self, communicator_id: int, sequence: int, timeout_s: float, waits_on: Sequence[int], progress: str, now: float
+    ) -> list[Instruction]:
+        """The deadline of this rank's call has passed."""
+        communicator = self._communicators.get(communicator_id)
+        if communicator is not None and communicator.ledger.failure is None:
+            inquiry = self._inquiry(communicator, sequence)
+            inquiry.timeout_s = timeout_s
+            inquiry.answered = {self._rank}
+            inquiry.decide_at = now + ANSWER_S
+            self._report(communicator, sequence, now, waits_on, progress, again=True, asks=True)
+            self._decide(communicator, sequence, now)
+        return self._done()
+
+    def disconnected(self, communicator_id: int, peer: int, reason: str, now: float) -> list[Instruction]:
+        """A data connection broke."""
+        communicator = self._communicators.get(communicator_id)
+        if communicator is not None and communicator.ledger.failure is None:
+            communicator.suspicions.setdefault(peer, (now + SUSPICION_S, reason))
+        return self._done()
+
+    def abandon(self, communicator_id: int, sequence: int, reason: str) -> list[Instruction]:
+        """This rank gives up a call that others are in."""
+        communicator = self._communicators.get(communicator_id)
+        if communicator is not None and communicator.ledger.failure is None:
+            ledger = communicator.ledger
+            call = ledger.look_up(sequence)[1]
+            what = f"{call.describe()}, " if call is not None else ""
+            who = self._who(communicator, (self._rank,))
+            message = f"{who} gave up {what}call {sequence} of communicator {communicator_id:x}: {reason}"
+            self._pass(communicator, Verdict(communicator_id, Kind.LOST, message[:4096], (self._rank,)))
+        return self._done()
+
+    def goodbye(self) -> list[Instruction]:
+        """This process leaves the world."""
+        completed = {identity: c.ledger.completed for identity, c in self._communicators.items()}
+        message = Goodbye(completed, tuple(sorted(self.lost)))
+        for peer in range(len(self._names)):
+            if peer != self._rank and peer not in self.lost and peer not in self.left:
+                self._instructions.append(Send(peer, message))
+        self._communicators.clear()
+        return self._done()
+
+    # Events from the others.
+
+    def heard(
+        self, messages: Sequence[tuple[int, ControlMessage]], ended: Mapping[int, str], now: float
+    ) -> list[Instruction]:
+        """What came from the others in one go: messages by world rank, and whose links have ended, with the reason.
+
+        The order in which sockets happen to be read means nothing. Of ranks that go down one after the other, the
+        one that died is to be named, not those that left because of it: so deaths seen here come before deaths heard
+        of, and both before departures.
+        """
+        goodbyes = [(peer, message) for peer, message in messages if isinstance(message, Goodbye)]
+        for peer, message in messages:
+            if isinstance(message, Linked):
+                self.linked.add(peer)
+            elif not isinstance(message, Goodbye):
+                self._dispatch(peer, message, now)
+        self.left.update(peer for peer, _ in goodbyes)
+        self._lose_all({peer: why for peer, why in ended.items() if peer not in self.left})
+        for peer, goodbye in goodbyes:
+            self._lose_all({rank: f"as rank {peer} says" for rank in goodbye.lost if rank != self._rank})
+        for peer, goodbye in goodbyes:
+            for identity, communicator in self._communicators.items():
+                if peer in communicator.ledger.ranks and peer not in communicator.departed:
+                    self._depart(communicator, peer, goodbye.completed.get(identity, 0))
+        return self._done()
+
+    # Time.
+
+    def next_deadline(self) -> float | None:
+        """When ``tick`` has something to do; None for never."""
+        times = [
+            time
+            for communicator in self._communicators.values()
+            for time in (
+                *(inquiry.decide_at for inquiry in communicator.inquiries.values()),
+                *(when for when, _ in communicator.suspicions.values()),
+            )
+            if time is not None
+        ]
+        return min(times, default=None)
+
+    def tick(self, now: float) -> list[Instruction]:
+        """Time has passed."""
+        for communicator in list(self._communicators.values()):
+            for sequence, inquiry in list(communicator.inquiries.items()):
+                if inquiry.decide_at is not None and inquiry.decide_at <= now:
+                    inquiry.decide_at = None
+                    self._conclude(communicator, sequence)
+            for peer, (when, reason) in list(communicator.suspicions.items()):
+                if when <= now:
+                    del communicator.suspicions[peer]
+                    self._conclude_suspicion(communicator, peer, reason)
+        return self._done()
+
+    # Comparing notes.
+
+    def _dispatch(self, peer: int, message: Report | Verdict | Departed, now: float) -> None:
+        if isinstance(message, Departed):
+            for identity, completed in message.completed.items():
+                communicator = self._communicators.get(identity)
+                if communicator is None:
+                    self._keep(peer, identity, Departed({identity: completed}))
+                elif peer in communicator.ledger.ranks:
+                    self._depart(communicator, peer, completed)
+            return
+        communicator = self._communicators.get(message.communicator_id)
+        if communicator is None:
+            self._keep(peer, message.communicator_id, message)
+        elif peer not in communicator.ledger.ranks or communicator.ledger.failure is not None:
+            return
+        elif isinstance(message, Verdict):
+            self._fail(communicator, message)
+        else:
+            inquiry = self._inquiry(communicator, message.sequence)
+            self._hear(communicator, inquiry, peer, message, now)
+
+    def _keep(self, peer: int, communicator_id: int, message: Report | Verdict | Departed) -> None:
+        """The others may be ahead of us in making a communicator; of one that is closed here they have been told."""
+        if communicator_id not in self._closed:
+            self._unclaimed.append((peer, message))
+
+    def _hear(self, communicator: _Communicator, inquiry: _Inquiry, peer: int, report: Report, now: float) -> None:
+        known = inquiry.reports.get(peer)
+        if known is None or report.waits_on or report.standing is not known.standing:
+            inquiry.reports[peer] = report
+        else:
+            # An answer without details does not wipe out what the rank has said before, but it is fresher.
+            inquiry.reports[peer] = msgspec.structs.replace(
+                report, waits_on=known.waits_on, progress=report.progress or known.progress
+            )
+        inquiry.answered.add(peer)
+        self._report(communicator, report.sequence, now)
+        if report.asks:
+            mine = inquiry.reports[self._rank]
+            fresh = msgspec.structs.replace(mine, idle_s=self._idle_s(communicator.ledger, now), asks=False)
+            self._instructions.append(Send(peer, fresh))
+        self._decide(communicator, report.sequence, now)
+
+    def _idle_s(self, ledger: CallLedger, now: float) -> float:
+        return max(0.0, now - ledger.entered_at) if ledger.entered else 0.0
+
+    def _inquiry(self, communicator: _Communicator, sequence: int) -> _Inquiry:
+        inquiry = communicator.inquiries.get(sequence)
+        if inquiry is None:
+            if len(communicator.inquiries) >= MAX_INQUIRIES:
+                del communicator.inquiries[min(communicator.inquiries)]
+            inquiry = communicator.inquiries[sequence] = _Inquiry()
+        return inquiry
+
+    def _report(
+        self,
+        communicator: _Communicator,
+        sequence: int,
+        now: float,
+        waits_on: Sequence[int] = (),
+        progress: str = "",
+        *,
+        again: bool = False,
+        asks: bool = False,
+    ) -> None:
+        """Tell the others where this rank stands, unless they know."""
+        inquiry = self._inquiry(communicator, sequence)
+        ledger = communicator.ledger
+        # The alarm first, then the look: see the ledger.
+        ledger.alarm = min(ledger.alarm, sequence)
+        standing, call = ledger.look_up(sequence)
+        known = inquiry.reports.get(self._rank)
+        if not again and (inquiry.reported or (known is not None and known.standing is standing)):
+            return
+        inquiry.reported = standing is not Standing.NOT_YET
+        last = ledger.last
+        report = Report(
+            ledger.communicator_id,
+            sequence,
+            standing,
+            None if call is None else call.clipped(),
+            None if last is None else last.clipped(),
+            self._idle_s(ledger, now),
+            tuple(waits_on),
+            progress[:4096],
+            asks,
+        )
+        inquiry.reports[self._rank] = report
+        self._tell(communicator, report)
+        self._set_alarm(communicator)
+
+    def _set_alarm(self, communicator: _Communicator) -> None:
+        ledger = communicator.ledger
+        awaited = [sequence for sequence, inquiry in communicator.inquiries.items() if not inquiry.reported]
+        ledger.alarm = min((*awaited, *communicator.departed.values()), default=NO_ALARM)
+
+    def _decide(self, communicator: _Communicator, sequence: int, now: float) -> None:
+        """Whether what is known about a call is a verdict already."""
+        inquiry = communicator.inquiries.get(sequence)
+        if inquiry is None or communicator.ledger.failure is not None:
+            return
+        ranks = communicator.ledger.ranks
+        if inquiry.complete(ranks):
+            if verdicts.differ(inquiry.reports):
+                self._conclude(communicator, sequence)
+            elif inquiry.timeout_s is None and all(
+                report.standing is not Standing.INSIDE for report in inquiry.reports.values()
+            ):
+                del communicator.inquiries[sequence]
+        elif verdicts.differ(inquiry.reports) and inquiry.decide_at is None:
+            inquiry.decide_at = now + GRACE_S
+        if inquiry.timeout_s is not None and all(rank in inquiry.answered for rank in ranks):
+            self._conclude(communicator, sequence)
+
+    def _conclude(self, communicator: _Communicator, sequence: int) -> None:
+        """Decide with what is known."""
+        ledger, inquiry = communicator.ledger, communicator.inquiries.get(sequence)
+        if inquiry is None or ledger.failure is not None:
+            return
+        if verdicts.differ(inquiry.reports):
+            self._pass(communicator, verdicts.mismatch(ledger.communicator_id, sequence, ledger.ranks, inquiry.reports))
+        elif inquiry.timeout_s is not None:
+            call = ledger.look_up(sequence)[1] or CallDescriptor(ledger.communicator_id, sequence, "a collective")
+            self._pass(
+                communicator,
+                verdicts.timeout(call, ledger.ranks, inquiry.reports, inquiry.answered, inquiry.timeout_s),
+            )
+
+    def _pass(self, communicator: _Communicator, verdict: Verdict) -> None:
+        """End the communicator here and everywhere."""
+        self._tell(communicator, verdict)
+        self._fail(communicator, verdict)
+
+    def _fail(self, communicator: _Communicator, verdict: Verdict) -> None:
+        ledger = communicator.ledger
+        if ledger.failure is None:
+            ledger.failure = verdicts.to_error(verdict)
+            communicator.inquiries.clear()
+            communicator.suspicions.clear()
+            ledger.alarm = NO_ALARM
+            self._instructions.append(Wake(ledger.communicator_id))
+
+    # Ranks that are gone.
+
+    def _lose_all(self, lost: dict[int, str]) -> None:
+        new = {peer: why for peer, why in lost.items() if peer not in self.lost and peer not in self.left}
+        self.lost.update(new)
+        for communicator in self._communicators.values():
+            here = [peer for peer in communicator.ledger.ranks if peer in new and peer not in communicator.departed]
+            if here:
+                self._lose(communicator, here)
+
+    def _lose(self, communicator: _Communicator, peers: Sequence[int]) -> None:
+        ledger = communicator.ledger
+        names = "; ".join(self._names[peer] for peer in peers)
+        reasons = "; ".join(dict.fromkeys(self.lost[peer] for peer in peers))
+        message = f"{self._who(communicator, peers)} ({names}) died{self._during(ledger)}: {reasons}"
+        self._fail(communicator, Verdict(ledger.communicator_id, Kind.LOST, message, tuple(peers)))
+
+    def _during(self, ledger: CallLedger) -> str:
+        """What this rank is in, for a message."""
+        inside = ledger.inside
+        call = ledger.look_up(min(inside))[1] if inside else None
+        where = f"communicator {ledger.communicator_id:x}"
+        return f" ({where})" if call is None else f" during {call.describe()}, call {call.sequence} of {where}"
+
+    def _depart(self, communicator: _Communicator, peer: int, completed: int) -> None:
+        communicator.departed[peer] = completed
+        self._set_alarm(communicator)
+        self._check_departures(communicator)
+
+    def _check_departures(self, communicator: _Communicator) -> None:
+        """Whether a call of this rank waits for ranks that have departed before it."""
+        ledger = communicator.ledger
+        inside = ledger.inside
+        if not inside or ledger.failure is not None:
+            return
+        newest = max(inside)
+        missed = {peer: completed for peer, completed in communicator.departed.items() if completed <= newest}
+        if not missed:
+            return
+        first = min(sequence for sequence in inside if sequence >= min(missed.values()))
+        call = ledger.look_up(first)[1]
+        what = f"{call.describe()}, call {first}" if call is not None else f"call {first}"
+        message = (
+            f"{self._who(communicator, tuple(missed))} left communicator {ledger.communicator_id:x} after "
+            f"{min(missed.values())} calls; {what}, cannot end without "
+            f"{'them' if len(missed) > 1 else 'it'} (it closed the communicator or ended its program)"
+        )
+        self._fail(communicator, Verdict(ledger.communicator_id, Kind.LOST, message, tuple(sorted(missed))))
+
+    def _conclude_suspicion(self, communicator: _Communicator, peer: int, reason: str) -> None:
+        ledger = communicator.ledger
+        inside = ledger.inside
+        if not inside or ledger.failure is not None:
+            return
+        mine = self._who(communicator, (self._rank,))
+        message = (
+            f"the data connection between {mine} and {self._who(communicator, (peer,))} broke{self._during(ledger)}, "
+            f"though its process ({self._names[peer]}) is alive: {reason}"
+        )
+        self._pass(communicator, Verdict(ledger.communicator_id, Kind.LOST, message[:4096], (peer,)))
+
+    def _who(self, communicator: _Communicator, peers: Sequence[int]) -> str:
+        ranks = communicator.ledger.ranks
+        return name_ranks((rank for rank, world_rank in enumerate(ranks) if world_rank in peers), ranks)
+
+    def _tell(self, communicator: _Communicator, message: Report | Verdict | Departed) -> None:
+        for peer in communicator.ledger.ranks:
+            if peer != self._rank and peer not in self.lost and peer not in self.left:
+                self._instructions.append(Send(peer, message))
+
+    def _done(self) -> list[Instruction]:
+        instructions, self._instructions = self._instructions, []
+        return instructions

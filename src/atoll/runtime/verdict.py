@@ -1,0 +1,121 @@
+"""From what the ranks report about one call to the error that ends it, in words that name who did what.
+
+The words are for all ranks of the communicator alike: nobody is "we", and ranks are the communicator's, with the
+world's beside them where they differ. Culprits are world ranks. A rank that waits for another is a victim, never a
+culprit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+
+from atoll.errors import CollectiveMismatch, CollectiveTimeout, PeerLost, WorldError
+from atoll.runtime.descriptor import CallDescriptor, group_calls, name_ranks
+from atoll.runtime.messages import Kind, Report, Standing, Verdict
+from atoll.units import format_duration
+
+_ERRORS = {Kind.MISMATCH: CollectiveMismatch, Kind.LOST: PeerLost, Kind.TIMEOUT: CollectiveTimeout}
+
+
+def to_error(verdict: Verdict) -> WorldError:
+    """The error that a verdict stands for."""
+    return _ERRORS[verdict.kind](verdict.message, culprits=verdict.culprits, story=verdict.story)
+
+
+def differ(reports: Mapping[int, Report]) -> bool:
+    """Whether ranks that have made the call have made different ones."""
+    prints = {report.call.fingerprint() for report in reports.values() if report.call is not None}
+    return len(prints) > 1
+
+
+def mismatch(communicator_id: int, sequence: int, ranks: Sequence[int], reports: Mapping[int, Report]) -> Verdict:
+    """Ranks called different things. ``ranks[i]`` is the world rank of rank i, which keys ``reports``."""
+    made: dict[int, CallDescriptor | None] = {}
+    for rank, world_rank in enumerate(ranks):
+        report = reports.get(world_rank)
+        made[rank] = None if report is None else report.call
+    groups = group_calls(made)
+    words = []
+    for members, call in groups:
+        if call is not None:
+            words.append(f"{name_ranks(members, ranks)} called {call.describe()}")
+            continue
+        forgotten = [r for r in members if ranks[r] in reports and reports[ranks[r]].standing is Standing.FORGOTTEN]
+        absent = [r for r in members if r not in forgotten]
+        if forgotten:
+            words.append(f"{name_ranks(forgotten, ranks)} made that call too long ago to remember it")
+        if absent:
+            words.append(f"{name_ranks(absent, ranks)} had not made that call yet")
+    callers = [members for members, call in groups if call is not None]
+    # The odd ones out, where there is a majority; otherwise nobody knows who was right.
+    odd = callers[1:] if len(callers[0]) > len(callers[1]) else callers
+    return Verdict(
+        communicator_id,
+        Kind.MISMATCH,
+        f"ranks disagree about call {sequence} of communicator {communicator_id:x}: {'; '.join(words)}. "
+        "Every rank of a communicator must make the same calls, with the same arguments, in the same order",
+        tuple(sorted(ranks[rank] for members in odd for rank in members)),
+    )
+
+
+def timeout(
+    call: CallDescriptor,
+    ranks: Sequence[int],
+    reports: Mapping[int, Report],
+    answered: Container[int],
+    timeout_s: float,
+) -> Verdict:
+    """A call did not end in time. ``reports`` by world rank; ``answered``: world ranks that have answered just now."""
+    of = {rank: reports[world_rank] for rank, world_rank in enumerate(ranks) if world_rank in reports}
+    silent = [rank for rank, world_rank in enumerate(ranks) if world_rank not in answered or rank not in of]
+    absent = [rank for rank in _standing(of, Standing.NOT_YET) if rank not in silent]
+    inside = _standing(of, Standing.INSIDE)
+    left = _standing(of, Standing.LEFT) + _standing(of, Standing.FORGOTTEN)
+    words = [f"{name_ranks(inside, ranks)} entered it"] if inside else []
+    if left:
+        words.append(f"{name_ranks(left, ranks)} finished it")
+    if absent:
+        words.append(f"{name_ranks(absent, ranks)} never came")
+    if silent:
+        words.append(f"{name_ranks(silent, ranks)} did not answer (stopped, stuck, or cut off)")
+    culprits = silent + absent
+    if not culprits:
+        culprits = _awaited_by_others(of, ranks)
+        if culprits:
+            words.append(f"{name_ranks(culprits, ranks)} kept the others waiting")
+    return Verdict(
+        call.communicator_id,
+        Kind.TIMEOUT,
+        f"{call.describe()}, call {call.sequence} of communicator {call.communicator_id:x}, did not end within "
+        f"{format_duration(timeout_s)}: {'; '.join(words)}",
+        tuple(sorted(ranks[rank] for rank in culprits)),
+        tuple(_story(rank, of.get(rank), rank in silent, ranks) for rank in range(len(ranks)))[:256],
+    )
+
+
+def _standing(of: Mapping[int, Report], standing: Standing) -> list[int]:
+    return [rank for rank, report in of.items() if report.standing is standing]
+
+
+def _awaited_by_others(of: Mapping[int, Report], ranks: Sequence[int]) -> list[int]:
+    """Ranks that someone waits for and that wait for nobody themselves: where the chains of waiting end."""
+    place = {world_rank: rank for rank, world_rank in enumerate(ranks)}
+    awaited = {place[peer] for report in of.values() for peer in report.waits_on if peer in place}
+    return sorted(rank for rank in awaited if rank in of and not of[rank].waits_on)
+
+
+def _story(rank: int, report: Report | None, silent: bool, ranks: Sequence[int]) -> str:
+    who = name_ranks((rank,), ranks)
+    if report is None:
+        return f"{who} did not answer"
+    tail = "; now it does not answer" if silent else ""
+    ago = format_duration(round(report.idle_s, 3))
+    if report.standing is Standing.INSIDE:
+        place = {world_rank: r for r, world_rank in enumerate(ranks)}
+        waits = [place[peer] for peer in report.waits_on if peer in place]
+        more = f", waiting for {name_ranks(waits, ranks)}" if waits else ""
+        return f"{who} entered it {ago} before{more}{', at ' + report.progress if report.progress else ''}{tail}"
+    if report.last is None:
+        return f"{who} has not made any call on this communicator{tail}"
+    last = f"its last call, number {report.last.sequence}, {report.last.describe()}, began {ago} before"
+    return f"{who} {'had not come' if report.standing is Standing.NOT_YET else 'has finished it'}: {last}{tail}"
