@@ -47,7 +47,7 @@ class ScheduleBuilder:
         self.output = chunks if collective == "all_to_all" else 0
         self.scratch = self.output + chunks
         self._memory_chunks = self.scratch + scratch_chunks
-        self._parts: list[tuple[npt.NDArray[np.int32], ...]] = []
+        self._parts: list[tuple[int, tuple[npt.NDArray[np.int32], ...]]] = []
 
     def copy(
         self, step: Int, src: Int, dst: Int, src_chunk: Int, dst_chunk: Int | None = None, *, num_chunks: Int = 1,
@@ -92,25 +92,27 @@ class ScheduleBuilder:
         arrays = [np.asarray(value) for value in values]
         if any(array.dtype.kind not in "iu" for array in arrays if array.size):
             raise SpecError(f"schedule {self.name}: expected whole numbers in every column, got {values}")
-        try:
-            shape = np.broadcast_shapes(*(array.shape for array in arrays), (1,))
-        except ValueError:
+        if any(array.ndim > 1 for array in arrays):
+            raise SpecError(
+                f"schedule {self.name}: expected numbers and one-dimensional arrays, got shapes "
+                f"{[array.shape for array in arrays]}"
+            )
+        lengths = {len(array) for array in arrays if array.ndim} - {1}
+        if len(lengths) > 1:
             raise SpecError(
                 f"schedule {self.name}: a row's columns do not fit together: shapes {[a.shape for a in arrays]}"
-            ) from None
-        if len(shape) != 1:
-            raise SpecError(f"schedule {self.name}: expected numbers and one-dimensional arrays, got shape {shape}")
+            )
         # Copied, since the caller may reuse its arrays, but once where two columns are the same array, as the chunk
-        # columns of most rows are; scalars stay broadcast and cost nothing until the end.
-        copies = {id(array): np.broadcast_to(array.astype(np.int32), shape) for array in arrays}
-        self._parts.append(tuple(copies[id(array)] for array in arrays))
+        # columns of most rows are; numbers stay numbers and cost nothing until the end.
+        copies = {id(array): array.astype(np.int32) for array in arrays}
+        self._parts.append((lengths.pop() if lengths else 1, tuple(copies[id(array)] for array in arrays)))
 
     def _column(self, index: int) -> npt.NDArray[np.signedinteger]:
-        parts = [part[index] for part in self._parts]
-        if not parts:
-            return np.zeros(0, dtype=np.int32)
-        low = min(int(part.min(initial=0)) for part in parts)
-        high = max(int(part.max(initial=0)) for part in parts)
-        dtype = np.int16 if low >= -(2**15) and high < 2**15 else np.int32
-        joined: npt.NDArray[np.signedinteger] = np.concatenate(parts, dtype=dtype, casting="same_kind")
-        return joined
+        joined = np.empty(sum(length for length, _ in self._parts), dtype=np.int32)
+        start = 0
+        for length, part in self._parts:
+            joined[start : start + length] = part[index]
+            start += length
+        # Narrowed one by one, so that no more than one column is wide at a time.
+        fits = joined.min(initial=0) >= -(2**15) and joined.max(initial=0) < 2**15
+        return joined.astype(np.int16) if fits else joined
