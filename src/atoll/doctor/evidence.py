@@ -7,9 +7,9 @@ sends through, what a variable was set to and by whom.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -96,6 +96,14 @@ class Evidence:
         self.dumps: list[FlightRecorderDump] = []
         self.hosts: list[Host] = []
         self.steps: list[StepTime] = []
+        self._once: dict[str, Any] = {}
+
+    def once(self, name: str, compute: Callable[[], T]) -> T:
+        """``compute()``, kept under ``name``: several rules ask for one analysis."""
+        if name not in self._once:
+            self._once[name] = compute()
+        found: T = self._once[name]
+        return found
 
     # --- asking
 

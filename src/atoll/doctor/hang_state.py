@@ -18,9 +18,7 @@ without sends; an empty dump is a rank that has nothing pending, which is eviden
 from __future__ import annotations
 
 import enum
-import re
 from collections.abc import Iterable, Sequence
-from typing import Final
 
 import msgspec
 

@@ -212,11 +212,14 @@ def _together(values: Mapping[str, str], settings: Mapping[str, EnvironmentVaria
         name = "TORCH_NCCL_BLOCKING_WAIT" if "TORCH_NCCL_BLOCKING_WAIT" in values else "NCCL_BLOCKING_WAIT"
         yield lint("E05", name, "with blocking wait, asynchronous error handling is ignored",
                    "use one of the two; asynchronous error handling is the default")  # fmt: skip
-    if "NCCL_SOCKET_IFNAME" in values and "GLOO_SOCKET_IFNAME" in values:
-        if values["NCCL_SOCKET_IFNAME"].lstrip("=") != values["GLOO_SOCKET_IFNAME"].lstrip("="):
-            yield lint("E05", "GLOO_SOCKET_IFNAME", "NCCL and Gloo are told different interfaces: "
-                       f"{values['NCCL_SOCKET_IFNAME']} and {values['GLOO_SOCKET_IFNAME']}",
-                       "name one network, unless both reach every node", Severity.NOTICE)  # fmt: skip
+    if (
+        "NCCL_SOCKET_IFNAME" in values
+        and "GLOO_SOCKET_IFNAME" in values
+        and (values["NCCL_SOCKET_IFNAME"].lstrip("=") != values["GLOO_SOCKET_IFNAME"].lstrip("="))
+    ):
+        yield lint("E05", "GLOO_SOCKET_IFNAME", "NCCL and Gloo are told different interfaces: "
+                   f"{values['NCCL_SOCKET_IFNAME']} and {values['GLOO_SOCKET_IFNAME']}",
+                   "name one network, unless both reach every node", Severity.NOTICE)  # fmt: skip
     size = values.get("TORCH_FR_BUFFER_SIZE", values.get("TORCH_NCCL_TRACE_BUFFER_SIZE"))
     if values.get("TORCH_NCCL_DUMP_ON_TIMEOUT", "").lower() in ("1", "true") and size == "0":
         yield lint("E09", "TORCH_NCCL_DUMP_ON_TIMEOUT", "the dump on timeout has nothing to write: the recorder's buffer "

@@ -328,7 +328,7 @@ RULES: tuple[Rule, ...] = (
         "Pairwise results; at least half of its pairs slow, and less than one chance in a thousand under the others' rate.",
         "See `pair_matrix`: groups of nodes and rails are tried first.",
         Severity.SLOW, Role.ROOT, "Drain the node; test its NICs, cables and GPUs alone.", _n20, Confidence.HIGH,
-        collect="ibstat, dmesg and `nvidia-smi -q` of that node", explains=("N18", "N22", "N11"),
+        collect="ibstat, dmesg and `nvidia-smi -q` of that node", explains=("N18", "N11"),
     ),
     Rule(
         "N21", "The fabric between groups of nodes is slow",

@@ -45,7 +45,7 @@ G02_FIXED: Final = (2, 23, 4)
 
 
 def _uses_rdma(evidence: Evidence) -> bool:
-    return evidence.is_multi_node and any(RDMA.search(network) for network in evidence.networks) or any(
+    return (evidence.is_multi_node and any(RDMA.search(network) for network in evidence.networks)) or any(
         RDMA.search(connection.via.network) for connection in evidence.network_connections
     )  # fmt: skip
 

@@ -224,23 +224,29 @@ def _layers(hcas: Iterable[Hca]) -> dict[str, list[str]]:
 
 def _n12(evidence: Evidence) -> Iterable[Hit]:
     listed = False
+    mixed: list[tuple[Hcas, Statement]] = []
     for fact, statement in evidence.said(Hcas):
-        layers = _layers(fact.hcas)
         listed = listed or bool(fact.hcas)
-        if len(layers) > 1 and evidence.num_nodes != 1:
-            few = min(layers.values(), key=len)
-            used = [c for c in evidence.network_connections
-                    if any(hca.index == c.via.nic and hca.name in few for hca in fact.hcas)]  # fmt: skip
-            pairs = sorted({(c.src, c.dst) for c in used})
-            said = f"; ranks {pairs[0][0]} and {pairs[0][1]} use {few[0]}" if pairs else ""
-            yield Hit(
-                "the list of adapters mixes "
-                + " and ".join(f"{layer} ({', '.join(n)})" for layer, n in layers.items())
-                + said,
-                merge_sources([[statement.source], [c.source for c in used]]),
-                tuple(evidence.place(rank) for pair in pairs[:2] for rank in pair)
-                or evidence.speakers_of(statement, 4),
-            )
+        if len(_layers(fact.hcas)) > 1 and evidence.num_nodes != 1:
+            mixed.append((fact, statement))
+    if mixed:
+        layers = _layers(mixed[0][0].hcas)
+        few = min(layers, key=lambda layer: len(layers[layer]))
+        minority = {hca.index for fact, _ in mixed for hca in fact.hcas if hca.link_layer == few}
+        used = [c for c in evidence.network_connections if c.via.nic in minority]
+        said = ""
+        if used:
+            nic = evidence.hca_names.get((evidence.nccl.speakers[used[0].speaker].host, used[0].via.nic), few)
+            said = f"; ranks {used[0].src} and {used[0].dst} are joined through {nic}"
+        hosts = sorted({host for _, statement in mixed for host in evidence.nccl.hosts_of(statement)})
+        ranks = list(dict.fromkeys(rank for c in used for rank in (c.src, c.dst)))
+        yield Hit(
+            f"on {', '.join(hosts[:4])} the list of adapters mixes "
+            + " and ".join(f"{layer} ({', '.join(names)})" for layer, names in layers.items())
+            + said,
+            merge_sources([[statement.source for _, statement in mixed], [c.source for c in used]]),
+            tuple(evidence.place(rank) for rank in ranks[:4]) or evidence.speakers_of(mixed[0][1], 4),
+        )
     if listed:
         return
     by_host: dict[str, list[RdmaPort]] = {}
