@@ -35,6 +35,8 @@ from atoll.schedule.msccl_program import NO_PEER, Address, Layout, Program, Step
 
 Connection = tuple[int, int, int]
 """(sender, receiver, channel)"""
+Clock = npt.NDArray[np.int8] | npt.NDArray[np.int32]
+"""Per thread block, how many of its steps happened before."""
 
 
 class Node(NamedTuple):
@@ -279,8 +281,10 @@ def _check_races(
 ) -> tuple[int, int]:
     """Refuse two unordered accesses to one chunk; (dependencies, those that other edges imply)."""
     threads = len(first) - 1
-    now = np.zeros((threads, threads), dtype=np.int32)  # clock of each thread block after its last step so far
-    kept: dict[int, npt.NDArray[np.int32]] = {}  # clocks at the end of steps that others wait for or receive from
+    # Clock of each thread block after its last step so far. Narrow: a large program has thousands of thread blocks.
+    longest = max((end - start for start, end in pairwise(first)), default=0)
+    now = np.zeros((threads, threads), dtype=np.int8 if longest < 128 else np.int32)
+    kept: dict[int, Clock] = {}  # clocks at the end of steps that others wait for or receive from
     awaited = {node.waits_for for node in nodes}
     written: dict[tuple[int, int], _Access] = {}
     read: dict[tuple[int, int], list[_Access]] = defaultdict(list)
@@ -305,7 +309,7 @@ def _check_races(
 
 
 def _visit(
-    program: Program, place: Layout, nodes: tuple[Node, ...], number: int, clock: npt.NDArray[np.int32],
+    program: Program, place: Layout, nodes: tuple[Node, ...], number: int, clock: Clock,
     written: dict[tuple[int, int], _Access], read: dict[tuple[int, int], list[_Access]],
 ) -> None:  # fmt: skip
     """Enter a step's accesses, refusing those that are not ordered with earlier ones.

@@ -55,6 +55,7 @@ MAX_CHANNELS = 32  # MAXCHANNELS of the NCCL that the executors build on
 # Local moves that go into one thread block: as many again may be needed for dependencies.
 LOCAL_MOVES = MAX_STEPS // 2
 
+_CLOCK = np.int8  # counts the steps of a thread block, of which there are at most 64
 _SIDE = {"s": "send", "r": "recv"}
 
 
@@ -300,9 +301,9 @@ class _Plan:
 
     def _place(self, moves: list[_Move], assigned: list[_Block]) -> None:
         """Append every move to its thread block, after the dependencies that nothing implies."""
-        clocks = np.zeros((self._threads, self._threads), dtype=np.int32)
+        clocks = np.zeros((self._threads, self._threads), dtype=_CLOCK)
         ended: list[tuple[_Block, int]] = []  # of every move: its thread block, and its step there
-        kept: list[npt.NDArray[np.int32]] = []  # clock at its end
+        kept: list[npt.NDArray[np.int8]] = []  # clock at its end
         sent: dict[int, int] = {}
         writer: dict[tuple[int, int], int] = {}
         readers: dict[tuple[int, int], list[int]] = defaultdict(list)
