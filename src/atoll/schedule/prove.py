@@ -17,21 +17,25 @@ A wrong schedule raises ``ScheduleError`` with step, rank, chunk, expected and g
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
-from atoll.errors import InternalError, ScheduleError
+from atoll.errors import InternalError, ScheduleError, SpecError
 from atoll.schedule.contract import Contract, IntArray
 from atoll.schedule.progress import check_progress
 from atoll.schedule.runs import expand
 from atoll.schedule.table import REPLACE, Columns, Header, Schedule, check_structure
+from atoll.units import format_size
 
+STATE_LIMIT_BYTES = 4 << 30  # four times what a 2,048-rank ring all-reduce takes
 _Bits = npt.NDArray[np.uint64]
 _SEAL = object()
 
 
 class ProvenSchedule:
-    """A schedule with its proof. Made by ``prove`` alone.
+    """A schedule with its proof. Made by ``prove`` alone, and read-only, so that the proof stays true.
 
     Beside the schedule it keeps what the replay learned, one entry per (row, chunk of the row) in table order,
     ``row_start[row]`` being the first entry of a row:
@@ -50,14 +54,32 @@ class ProvenSchedule:
     ) -> None:
         if seal is not _SEAL:
             raise InternalError("a ProvenSchedule is made by prove() alone")
-        self.schedule = schedule
         counts = schedule.column("num_chunks")
-        self.row_start: IntArray = np.cumsum(counts) - counts
-        self.chunk_number = chunk_number
-        self.received_first = received_first
+        self._schedule = schedule
+        self._row_start: IntArray = np.cumsum(counts) - counts
+        self._chunk_number = chunk_number
+        self._received_first = received_first
+        for array in (self._row_start, chunk_number, received_first):
+            array.setflags(write=False)
 
     def __repr__(self) -> str:
         return f"<Proven {self.schedule!r}>"
+
+    @property
+    def schedule(self) -> Schedule:
+        return self._schedule
+
+    @property
+    def row_start(self) -> IntArray:
+        return self._row_start
+
+    @property
+    def chunk_number(self) -> npt.NDArray[np.int32]:
+        return self._chunk_number
+
+    @property
+    def received_first(self) -> npt.NDArray[np.bool_]:
+        return self._received_first
 
     @property
     def header(self) -> Header:
@@ -76,9 +98,14 @@ class ProvenSchedule:
         return self.schedule.world_size
 
 
-def prove(schedule: Schedule) -> ProvenSchedule:
-    """Prove that ``schedule`` fulfils its contract; raise ``ScheduleError`` where it does not."""
+def prove(schedule: Schedule, state_limit_bytes: int = STATE_LIMIT_BYTES) -> ProvenSchedule:
+    """Prove that ``schedule`` fulfils its contract; raise ``ScheduleError`` where it does not.
+
+    ``SpecError`` where the header is no contract, or where the replay would take more than ``state_limit_bytes`` of
+    memory: a few numbers in a file must not be able to take the machine's.
+    """
     check_structure(schedule)
+    _check_size(schedule, state_limit_bytes)
     replay = _Replay(schedule)
     numbers: list[npt.NDArray[np.int32]] = []
     first: list[npt.NDArray[np.bool_]] = []
@@ -95,6 +122,30 @@ def prove(schedule: Schedule) -> ProvenSchedule:
         np.concatenate(first) if first else np.zeros(0, np.bool_),
         seal=_SEAL,
     )
+
+
+def _check_size(schedule: Schedule, limit_bytes: int) -> None:
+    words = (schedule.world_size + 63) // 64
+    memory_chunks = sum(schedule.header.memory_chunks)
+    busiest = max((int(rows.num_chunks.sum()) for _, rows in schedule.steps()), default=0)
+    for what, chunks in (("memory in all ranks", memory_chunks), ("moves in one step", busiest)):
+        needed = chunks * (words * 8 + 16)
+        if needed > limit_bytes:
+            raise SpecError(
+                f"{schedule.name}: too large to prove: {what} come to {chunks} chunks, whose contributions take "
+                f"{format_size(needed)}, above the limit of {format_size(limit_bytes)}"
+            )
+
+
+class _State(NamedTuple):
+    """What some chunks of memory hold: contributions, chunk numbers, lowest contributors."""
+
+    bits: _Bits
+    number: npt.NDArray[np.int32]
+    lowest: npt.NDArray[np.int32]
+
+    def at(self, which: slice | IntArray) -> _State:
+        return _State(self.bits[which], self.number[which], self.lowest[which])
 
 
 class _Replay:
@@ -128,36 +179,34 @@ class _Replay:
         if number.min(initial=0) < 0:
             at = int(np.argmin(number))
             raise self._error("reads what is not there", step, rows.src[at], rows.src_chunk[at], "a value", "nothing")
-        bits = self.bits[source]
-        lowest = self.lowest[source]
+        bits, lowest = self.bits.take(source, axis=0), self.lowest[source]
         reduces = rows.operand_chunk != REPLACE
-        operand = self.base[rows.dst] + np.where(reduces, rows.operand_chunk, rows.dst_chunk)
+        self._last_writer[target] = np.arange(len(target))
+        shared = bool(np.any(self._last_writer[target] != np.arange(len(target))))
+        join = np.flatnonzero(reduces)
+        turns = self._turns(step, rows, target, reduces)[join] if shared else np.zeros(len(join), dtype=np.int64)
 
-        entry = np.arange(len(target))
-        self._last_writer[target] = entry
-        received_first = np.zeros(len(target), dtype=np.bool_)
-        if bool(np.all(self._last_writer[target] == entry)):
-            rounds = [entry]
-        else:
-            rounds = self._rounds(step, rows, target, operand, reduces)
         # All reads of a step come before its writes; only a running value is read again.
-        held_bits, held_number, held_lowest = self.bits[operand], self.number[operand], self.lowest[operand]
-        for turn, which in enumerate(rounds):
-            if turn:
-                held_bits[which] = self.bits[operand[which]]
-                held_number[which] = self.number[operand[which]]
-                held_lowest[which] = self.lowest[operand[which]]
-            keep = which[~reduces[which]]
-            self.bits[target[keep]] = bits[keep]
+        operand = (self.base[rows.dst] + rows.operand_chunk)[join]
+        held = _State(self.bits.take(operand, axis=0), self.number[operand], self.lowest[operand])
+        if len(join) < len(target):
+            keep = np.flatnonzero(~reduces)
+            self.bits[target[keep]] = bits if len(join) == 0 else bits.take(keep, axis=0)
             self.number[target[keep]] = number[keep]
             self.lowest[target[keep]] = lowest[keep]
-            join = which[reduces[which]]
-            if len(join):
-                self._check_operands(step, rows, join, bits, number, held_bits, held_number)
-                self.bits[target[join]] = held_bits[join] | bits[join]
-                self.number[target[join]] = number[join]
-                received_first[join] = lowest[join] < held_lowest[join]
-                self.lowest[target[join]] = np.minimum(lowest[join], held_lowest[join])
+            bits = bits.take(join, axis=0)
+        received = _State(bits, number[join], lowest[join])
+        received_first = np.zeros(len(target), dtype=np.bool_)
+        for turn, now in enumerate(_in_turn(turns)):
+            which, where, received_now, held_now = join[now], operand[now], received.at(now), held.at(now)
+            if turn:
+                held_now = _State(self.bits.take(where, axis=0), self.number[where], self.lowest[where])
+            self._check_operands(step, rows, which, received_now, held_now)
+            into = target[which]
+            self.bits[into] = held_now.bits | received_now.bits
+            self.number[into] = received_now.number
+            self.lowest[into] = np.minimum(received_now.lowest, held_now.lowest)
+            received_first[which] = received_now.lowest < held_now.lowest
         return number, received_first
 
     def check_outputs(self) -> None:
@@ -186,15 +235,14 @@ class _Replay:
                 hint=_difference(want[at], self.bits[where[at]], int(chunks[at]), int(self.number[where[at]])),
             )  # fmt: skip
 
-    def _rounds(
-        self, step: int, rows: Columns, target: IntArray, operand: IntArray, reduces: npt.NDArray[np.bool_]
-    ) -> list[IntArray]:
-        """Rows in turns in which no chunk is written twice; refuses all but reductions in order."""
+    def _turns(self, step: int, rows: Columns, target: IntArray, reduces: npt.NDArray[np.bool_]) -> IntArray:
+        """Each row's turn among the writers of its target; refuses all but reductions in order."""
         order = np.lexsort((rows.row, rows.src, target))
         grouped = target[order]
         opens = np.r_[True, grouped[1:] != grouped[:-1]]
         start = np.maximum.accumulate(np.where(opens, np.arange(len(order)), 0))
-        turn = np.arange(len(order)) - start
+        turns = np.empty(len(order), dtype=np.int64)
+        turns[order] = np.arange(len(order)) - start
         shared = ~opens
         shared[:-1] |= ~opens[1:]
         bad = order[shared & ~reduces[order]]
@@ -205,7 +253,7 @@ class _Replay:
                 "conflicting writes", step, rows.dst[at], rows.dst_chunk[at], "one writer, or reductions only",
                 f"a replace among {len(writers)} writes, from {_ranks(np.unique(rows.src[writers]))}",
             )  # fmt: skip
-        late = order[(turn > 0) & (operand[order] != target[order])]
+        late = order[(turns[order] > 0) & (rows.operand_chunk[order] != rows.dst_chunk[order])]
         if len(late):
             at = int(late[0])
             raise self._error(
@@ -213,40 +261,37 @@ class _Replay:
                 "each later reduction to name the destination as its operand",
                 f"operand chunk {rows.operand_chunk[at]}",
             )  # fmt: skip
-        # Round k holds the k-th writer of every chunk.
-        by_turn = np.argsort(turn, kind="stable")
-        ends = np.flatnonzero(np.diff(turn[by_turn])) + 1
-        return [order[part] for part in np.split(by_turn, ends)]
+        return turns
 
-    def _check_operands(
-        self, step: int, rows: Columns, join: IntArray, bits: _Bits, number: npt.NDArray[np.int32],
-        held_bits: _Bits, held_number: npt.NDArray[np.int32],
-    ) -> None:  # fmt: skip
+    def _check_operands(self, step: int, rows: Columns, join: IntArray, received: _State, held: _State) -> None:
         if not self.contract.collective.reduces:
             at = int(join[0])
             raise self._error(
                 f"reduces, which {self.contract.collective.name} does not", step, rows.dst[at], rows.dst_chunk[at],
                 "a replace", "a reduction",
             )  # fmt: skip
-        wrong = join[held_number[join] != number[join]]
+        wrong = np.flatnonzero(held.number != received.number)
         if len(wrong):
-            at = int(wrong[0])
-            empty = held_number[at] < 0
+            first = int(wrong[0])
+            at = int(join[first])
+            empty = held.number[first] < 0
             raise self._error(
                 "reduces into what is not there" if empty else "reduces two different chunks",
                 step, rows.dst[at], rows.operand_chunk[at],
-                _contributions(bits[at], int(number[at]), verb="an operand for"),
-                "nothing" if empty else _contributions(held_bits[at], int(held_number[at])),
+                _contributions(received.bits[first], int(received.number[first]), verb="an operand for"),
+                "nothing" if empty else _contributions(held.bits[first], int(held.number[first])),
             )  # fmt: skip
         if self.exactly_once:
-            twice = (held_bits[join] & bits[join]).any(axis=1)
+            twice = (held.bits & received.bits).any(axis=1)
             if twice.any():
-                at = int(join[np.argmax(twice)])
+                first = int(np.argmax(twice))
+                at = int(join[first])
                 raise self._error(
                     "counts a contribution twice", step, rows.dst[at], rows.dst_chunk[at],
                     "operands without a common rank",
-                    f"{_ranks(_members(held_bits[at] & bits[at]))} in both {_ranks(_members(held_bits[at]))} (held) "
-                    f"and {_ranks(_members(bits[at]))} (received from rank {rows.src[at]})",
+                    f"{_ranks(_members(held.bits[first] & received.bits[first]))} in both "
+                    f"{_ranks(_members(held.bits[first]))} (held) and {_ranks(_members(received.bits[first]))} "
+                    f"(received from rank {rows.src[at]})",
                 )  # fmt: skip
 
     def _error(
@@ -256,6 +301,14 @@ class _Replay:
             what, schedule=self.schedule.name, step=step, rank=int(rank), chunk=int(chunk), expected=expected, got=got,
             hint=hint,
         )  # fmt: skip
+
+
+def _in_turn(turns: IntArray) -> list[slice | IntArray]:
+    """Indices of equal turns, in order; no chunk is written twice within one turn."""
+    if not turns.any():
+        return [slice(None)] if len(turns) else []
+    order = np.argsort(turns, kind="stable")
+    return list(np.split(order, np.flatnonzero(np.diff(turns[order])) + 1))
 
 
 def _members(bits: _Bits) -> IntArray:

@@ -42,6 +42,7 @@ from atoll.schedule.contract import Contract, IntArray, contract
 COLUMNS = ("step", "src", "dst", "src_chunk", "dst_chunk", "num_chunks", "operand_chunk", "channel")
 REPLACE = -1
 SCHEMA_VERSION = 1
+_MAX_CHUNKS = 2**31 - 1  # that the columns can address
 
 
 class Row(NamedTuple):
@@ -136,7 +137,7 @@ class Schedule:
             arrays = {name: array[order] for name, array in arrays.items()}
         for array in arrays.values():
             array.setflags(write=False)
-        self.header = header
+        self._header = header
         self._columns = arrays
 
     def __len__(self) -> int:
@@ -155,6 +156,10 @@ class Schedule:
     def __repr__(self) -> str:
         header = self.header
         return f"<Schedule {header.name}: {header.collective}, {header.world_size} ranks, {len(self)} rows>"
+
+    @property
+    def header(self) -> Header:
+        return self._header
 
     @property
     def name(self) -> str:
@@ -241,6 +246,11 @@ def check_structure(schedule: Schedule) -> None:
                 got=f"{len(getattr(header, field))}",
             )  # fmt: skip
     for rank in range(world_size):
+        if not 0 <= header.memory_chunks[rank] <= _MAX_CHUNKS:
+            raise ScheduleError(
+                "memory_chunks", schedule=header.name, rank=rank, expected=f"0 to {_MAX_CHUNKS} chunks",
+                got=f"{header.memory_chunks[rank]}",
+            )  # fmt: skip
         for region, offset, size in (
             ("input", header.input_offset[rank], terms.input_size(rank)),
             ("output", header.output_offset[rank], terms.output_size(rank)),
