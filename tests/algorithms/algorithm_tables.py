@@ -39,17 +39,19 @@ def proven(collective: str, name: str, world_size: int, root: int | None) -> Pro
     return prove(catalog.build(collective, name, world_size, root))
 
 
-def measured(schedule: ProvenSchedule, length: int) -> Counts:
-    """Counted row by row, for a vector of ``length`` bytes."""
+def measured(schedule: ProvenSchedule, *lengths: int) -> list[Counts]:
+    """Counted row by row, for vectors of ``lengths`` bytes."""
     rows = schedule.schedule.columns()
-    size = chunk_sizes(schedule.contract, length)[schedule.chunk_number]
     wide = expand(rows).columns
     travels = wide.src != wide.dst
-    sent, received = (
-        np.bincount(end[travels], size[travels], minlength=schedule.world_size).astype(np.int64)
-        for end in (wide.src, wide.dst)
-    )
+    src, dst, number = wide.src[travels], wide.dst[travels], schedule.chunk_number[travels]
     away = rows.src != rows.dst
-    keys = np.stack([rows.step[away], rows.src[away], rows.dst[away], rows.channel[away]])
-    messages = np.unique(keys, axis=1).shape[1]
-    return Counts(len(np.unique(rows.step[away])), messages, sent, received)
+    n = schedule.world_size
+    key = ((rows.channel * (int(rows.step.max(initial=0)) + 1) + rows.step) * n + rows.src) * n + rows.dst
+    steps, messages = len(np.unique(rows.step[away])), len(np.unique(key[away]))
+    found = []
+    for length in lengths:
+        size = chunk_sizes(schedule.contract, length)[number]
+        sent, received = (np.bincount(end, size, minlength=n).astype(np.int64) for end in (src, dst))
+        found.append(Counts(steps, messages, sent, received))
+    return found

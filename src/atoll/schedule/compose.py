@@ -15,6 +15,7 @@ a reduce-scatter, a broadcast run backwards a reduce.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 import msgspec
@@ -128,14 +129,12 @@ def parallel(*parts: Part) -> Part:
     """The parts side by side. Those that share a rank get channels and scratch of their own."""
     _check_parts(parts)
     positions = parts[0].positions
-    channels: dict[int, int] = {}
-    scratch: dict[int, int] = {}
+    channels: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    scratch: dict[int, list[tuple[int, int]]] = defaultdict(list)
     moved = []
     for part in parts:
-        channel = max((channels.get(rank, 0) for rank in part.ranks), default=0)
-        offset = max((scratch.get(rank, 0) for rank in part.ranks), default=0)
-        channels.update(dict.fromkeys(part.ranks, channel + part.num_channels))
-        scratch.update(dict.fromkeys(part.ranks, offset + part.scratch_chunks))
+        channel = _take(channels, part.ranks, part.num_channels)
+        offset = _take(scratch, part.ranks, part.scratch_chunks)
         columns = {**part.columns, "channel": part.columns["channel"] + channel}
         for name in ("src_chunk", "dst_chunk", "operand_chunk"):
             columns[name] = np.where(columns[name] >= positions, columns[name] + offset, columns[name])
@@ -143,11 +142,23 @@ def parallel(*parts: Part) -> Part:
     return Part(
         positions=positions,
         columns=_join(moved),
-        ranks=frozenset(channels),
+        ranks=frozenset().union(*(part.ranks for part in parts)),
         num_steps=max(part.num_steps for part in parts),
-        num_channels=max(channels.values(), default=0),
-        scratch_chunks=max(scratch.values(), default=0),
+        num_channels=max(end for runs in channels.values() for _, end in runs),
+        scratch_chunks=max(end for runs in scratch.values() for _, end in runs),
     )
+
+
+def _take(taken: dict[int, list[tuple[int, int]]], ranks: frozenset[int], size: int) -> int:
+    """The start of the lowest run of ``size`` numbers that is free at all ``ranks``; it is taken then."""
+    start = 0
+    for low, high in sorted(run for rank in ranks for run in taken[rank]):
+        if low >= start + size:
+            break
+        start = max(start, high)
+    for rank in ranks:
+        taken[rank].append((start, start + size))
+    return start
 
 
 def compose(
