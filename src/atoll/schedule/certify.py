@@ -273,9 +273,7 @@ class _Expressions:
 
     def combine(self, left: _Ids, right: _Ids) -> _Ids:
         """The ids of the expressions (left, right)."""
-        wanted = (left.astype(np.uint64) << np.uint64(32)) | right.astype(np.uint64)
-        keys, inverse = np.unique(wanted, return_inverse=True)
-        return self._intern(keys)[inverse]
+        return self._intern((left.astype(np.uint64) << np.uint64(32)) | right.astype(np.uint64))
 
     def text(self, expression: int) -> str | None:
         """``((0+1)+(2+3))``, or None where it has too many terms to be read."""
@@ -299,7 +297,7 @@ class _Expressions:
             free = found < 0
             hit = ~free & (self._key[found] == keys[pending])
             ids[pending[hit]] = found[hit]
-            # Keys that meet at a free slot all claim it; the one whose id stays has it, the others probe on.
+            # Keys that meet at a free slot all claim it; the one whose id stays has it, the others look again.
             claims = pending[free]
             new = np.arange(self._count, self._count + len(claims), dtype=np.int32)
             self._slots[at[free]] = new
@@ -310,8 +308,9 @@ class _Expressions:
             self._key[fresh] = keys[winners]
             self._count += len(fresh)
             ids[winners] = fresh
-            pending = np.sort(np.concatenate([pending[~free & ~hit], claims[~won]]))
-            slot[pending] = (slot[pending] + 1) & int(mask)
+            taken = pending[~free & ~hit]
+            slot[taken] = (slot[taken] + 1) & int(mask)
+            pending = np.concatenate([taken, claims[~won]])
         added = slice(known, self._count)
         left = (self._key[added] >> np.uint64(32)).astype(np.int64)
         right = (self._key[added] & np.uint64(0xFFFFFFFF)).astype(np.int64)
