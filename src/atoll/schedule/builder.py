@@ -43,6 +43,8 @@ class ScheduleBuilder:
         scratch_chunks: int = 0,
     ) -> None:
         self.contract = contract(collective, world_size, chunks, root)
+        if scratch_chunks < 0:
+            raise SpecError(f"schedule {name}: expected scratch_chunks of at least 0, got {scratch_chunks}")
         self.name = name
         self.output = chunks if collective == "all_to_all" else 0
         self.scratch = self.output + chunks
@@ -90,8 +92,9 @@ class ScheduleBuilder:
 
     def _add(self, *values: Int) -> None:
         arrays = [np.asarray(value) for value in values]
-        if any(array.dtype.kind not in "iu" for array in arrays if array.size):
-            raise SpecError(f"schedule {self.name}: expected whole numbers in every column, got {values}")
+        for name, array in zip(COLUMNS, arrays, strict=True):
+            if array.size and array.dtype.kind not in "iu":
+                raise SpecError(f"schedule {self.name}: column {name}: expected whole numbers, got {array.dtype}")
         if any(array.ndim > 1 for array in arrays):
             raise SpecError(
                 f"schedule {self.name}: expected numbers and one-dimensional arrays, got shapes "
@@ -105,6 +108,12 @@ class ScheduleBuilder:
         # Copied, since the caller may reuse its arrays, but once where two columns are the same array, as the chunk
         # columns of most rows are; numbers stay numbers and cost nothing until the end.
         copies = {id(array): array.astype(np.int32) for array in arrays}
+        for name, array in zip(COLUMNS, arrays, strict=True):
+            if np.any(copies[id(array)] != array):
+                raise SpecError(
+                    f"schedule {self.name}: column {name}: expected numbers below 2^31, "
+                    f"got {array.min()} to {array.max()}"
+                )
         self._parts.append((lengths.pop() if lengths else 1, tuple(copies[id(array)] for array in arrays)))
 
     def _column(self, index: int) -> npt.NDArray[np.signedinteger]:
