@@ -44,8 +44,6 @@ from atoll.errors import SpecError
 from atoll.schedule.compose import Part, compose, embed, parallel, sequence
 from atoll.schedule.table import Schedule
 
-Outer = str | Callable[[int], Schedule]
-
 _MAX_CHUNKS = 1 << 16
 # An inner algorithm goes by its reduce-scatter's name; where the all-gather's is another one, it stands here.
 _GATHER = {"recursive_halving": "recursive_doubling"}
@@ -53,7 +51,7 @@ _GATHER = {"recursive_halving": "recursive_doubling"}
 
 def all_reduce(
     world_size: int, *, group_size: int | None = None, order: str = "contiguous",
-    islands: Sequence[Hashable] | None = None, inner: str = "ring", outer: Outer = "ring",
+    islands: Sequence[Hashable] | None = None, inner: str = "ring", outer: str | Callable[[int], Schedule] = "ring",
 ) -> Schedule:  # fmt: skip
     """Islands are given by ``islands[rank]``, any name of the rank's island, or by ``group_size`` and ``order``:
     ``contiguous`` (ranks 0 to g - 1, then g to 2g - 1, ...) or ``strided`` (rank r is in island r modulo their number).
