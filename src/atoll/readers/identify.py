@@ -112,9 +112,7 @@ _ENV_LINE: Final = re.compile(
 _HOSTFILE_LINE: Final = re.compile(
     rb"[A-Za-z0-9][\w.-]*(?::\d+|(?:[ \t]+(?:slots|max_slots|max-slots)[ \t]*=[ \t]*\d+)+)"
 )
-_XML_ROOT: Final = re.compile(
-    rb"\s*(?:<\?xml[^>]*\?>\s*|<!--.*?-->\s*|<!DOCTYPE[^>\[]*(?:\[.*?\])?>\s*)*<([A-Za-z_][\w.-]*)", re.DOTALL
-)
+_XML_ROOT: Final = re.compile(rb"<([A-Za-z_][\w.-]*)")
 _XML_KINDS: Final = {
     b"system": Kind.TOPOLOGY_XML,
     b"graphs": Kind.NCCL_XML_GRAPH,
@@ -187,7 +185,19 @@ def _is_binary(head: bytes) -> bool:
 
 
 def _xml_kind(body: bytes) -> Kind | None:
-    match = _XML_ROOT.match(body)
+    """By the root element, which comes after any declaration, comments and document type."""
+    at = 0
+    while body.startswith((b"<?", b"<!"), at):
+        end = b"?>" if body.startswith(b"<?", at) else b"-->" if body.startswith(b"<!--", at) else b">"
+        found = body.find(end, at + 2)
+        if found < 0:
+            return Kind.UNKNOWN_TEXT
+        if end == b">" and b"[" in body[at:found] and (inner := body.find(b"]>", at)) >= 0:
+            found, end = inner, b"]>"
+        at = found + len(end)
+        while body[at : at + 1].isspace():
+            at += 1
+    match = _XML_ROOT.match(body, at)
     return _XML_KINDS.get(match[1], Kind.UNKNOWN_TEXT) if match else None
 
 

@@ -479,9 +479,12 @@ class NcclLogReader:
             self._line(b" " + raw, 0, others)
             return
         if b"CCL version " in raw and (match := _VERSION_LINE.search(raw)) is not None:
-            prefix, _ = split_prefix(raw)
+            prefix, end = split_prefix(raw)
             speaker = self._speaker(Speaker("", 0, -1, prefix.rank))
             self._body(match[1], "VERSION", speaker, "", raw)
+            if raw[end : match.start(1)].strip():
+                # PyTorch ends its own errors with NCCL's version: the line is its, too.
+                others.append((self._number, raw))
             return
         others.append((self._number, raw))
 

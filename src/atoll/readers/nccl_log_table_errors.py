@@ -96,8 +96,8 @@ ERROR_SHAPES: Final[tuple[Shape, ...]] = (
     Shape("fatal", r"(?:Unrecoverable error detected|Fatal|communicator encountered a fatal error)[: (]<text:rest>"),
     Shape("remote_error", r"(?:remote process exited or there was a network error|unhandled (?:cuda|system) error"
                           r"|internal error|invalid (?:argument|usage)).*"),
-    Shape("no_algorithm", r"(?:Error ?: no algorithm/protocol|No algorithm/protocol|Error: no symmetric"
-                          r" kernel) ?available.*"),
+    Shape("no_algorithm", r"Error ?: no (?:algorithm/protocol|symmetric kernel) available.*"),
+    Shape("no_algorithm", r"No algorithm/protocol available.*"),
     Shape("group_misuse", r"(?:Attempt to use communicator before|Blocking and nonblocking|Either none or all"
                           r" communicators"
                           r"|Group creation failed|Streams given to|Stream is not being captured|NCCL cannot be"

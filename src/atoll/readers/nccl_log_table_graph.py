@@ -77,7 +77,7 @@ GRAPH_SHAPES: Final[tuple[Shape, ...]] = (
           r"=== System ?: max(?:Bw|Width) <max_bw:float>(?: (?:totalBw|totalWidth) <total_bw:float>)?.*",
           build=lambda max_bw, total_bw=0.0: SystemBandwidth(max_bw, total_bw)),
     Shape("topology_rule", r"=+"),
-    Shape("graph_channel", r"<channel:int> ?: (?P<path>(?:" + _NODE + r"/\S+\s*)+)", keep=2000),
+    Shape("graph_channel", r"<channel:int> ?: (?P<path>(?:" + _NODE + r"/\S+(?:\s+|$))+)", keep=2000),
     Shape("topology_link", r"\+ (?P<link>[A-Z0-9_]+)\[<bandwidth:float>\] - <node:rest>", keep=2000),
     Shape("topology_node", r"(?P<node>" + _NODE + r"/\S+) \(<text:text>\)", keep=2000),
     Shape("topology_paths", r"(?P<node>" + _NODE + r"/\S+) ?: ?<paths:rest>", keep=2000),
@@ -145,7 +145,8 @@ GRAPH_SHAPES: Final[tuple[Shape, ...]] = (
                           r" <text:rest>",
           keep=200),
     Shape("registration", r"rank <rank:int> <text:text>(?:regist|buffer|reg)<more:rest>", keep=200),
-    Shape("registration", r"(?:Skipping|Register|Cleanup|Registered|Deregister\w*) <text:rest>", keep=200),
+    Shape("registration", r"(?:Skipping|Register|Cleanup|Registered|Deregister|register|deregister|Buffer)(?: MR)?:?"
+          r" <text:rest>", keep=200),
     Shape("registration", r"(?:IPC|NET|NVLS|CollNet) (?:register|reg|buffer)\w* <text:rest>", keep=200),
     # --- MSCCL and MSCCL++ in forks
     Shape("msccl", r"(?:MSCCL|MSCCL\+\+|MSCCLPP|mscclpp)(?:\+\+)? ?: ?<text:rest>"),

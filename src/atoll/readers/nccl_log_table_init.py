@@ -220,5 +220,9 @@ INIT_SHAPES: Final[tuple[Shape, ...]] = (
                  r"|purging|received|socket|unexpected|continuing|init|send|idle|connect|creating|closing|keep-alive"
                  r"|retrying|opening) ?<text:rest>", keep=200),
     Shape("ras", r"RAS (?:closing|creating|\w+) (?:socket )?connection with <text:rest>", keep=200),
+    Shape("ras_timeout", r"RAS collective <what:text> timeout (?P<severity>warning|error) \(<seconds:int>s\) --"
+                         r" <text:rest>"),
+    Shape("ras_problem", r"RAS (?P<what>collective|encountered|invalid|non-terminating|old|overflow|poll|ranks)"
+                         r" <text:rest>"),
     Shape("ras_failed", r"(?:Continuing in spite of a RAS|fatal error - RAS) <text:rest>"),
 )  # fmt: skip

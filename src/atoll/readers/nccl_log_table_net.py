@@ -163,14 +163,14 @@ NET_SHAPES: Final[tuple[Shape, ...]] = (
           r" <other_size_bytes:int>.*", MismatchedCollective),
     Shape("socket_note", r"NET/Socket ?: (?P<text>[a-zA-Z].{3,400})"),
     # --- InfiniBand and RoCE
-    Shape("hcas", r"NET/(?:g?IB|IBext\w*) ?: Using ?<devices:rest>", build=_hcas),
-    Shape("no_ib_device", r"NET/(?:g?IB|IBext\w*) ?: No device found\.?", NoIbDevice),
+    Shape("hcas", r"NET/(?:g?IB|IBext\w*)(?:/GIN)? ?: Using ?<devices:rest>", build=_hcas),
+    Shape("no_ib_device", r"NET/(?:g?IB|IBext\w*)(?:/GIN)? ?: No device found\.?", NoIbDevice),
     Shape("hca_detail",
-          r"NET/(?:g?IB|IBext\w*) ?: \[<index:int>\] <name:text>:<verbs:text>:<port:int>/<link_layer:word>"
+          r"NET/(?:g?IB|IBext\w*)(?:/GIN)? ?: \[<index:int>\] <name:text>:<verbs:text>:<port:int>/<link_layer:word>"
           r" provider=<provider:word>"
           r" speed=<speed_mbit_per_s:int> context=<context:ptr> pciPath=<pci_path:word>(?: ar=<routing:int>)?.*",
           build=lambda verbs="", context=0, routing=0, **fields: HcaDetail(**fields)),
-    Shape("virtual_device", r"NET/(?:g?IB|IBext\w*) ?: Made virtual device \[<index:int>\] name=<name:word>"
+    Shape("virtual_device", r"NET/(?:g?IB|IBext\w*)(?:/GIN)? ?: Made virtual device \[<index:int>\] name=<name:word>"
                             r" speed=<speed:int>"
                             r" ndevs=<devices:int>"),
     Shape("gdr_support", r"NET/(?P<network>\w+) ?: GPU Direct RDMA (?P<state>Enabled|Disabled) for HCA <hca:int>"
@@ -196,53 +196,55 @@ NET_SHAPES: Final[tuple[Shape, ...]] = (
           build=lambda text="", **fields: _nic_distances(-1, **fields)),
     Shape("gdr_c2c", r"GPU <gpu:word> / HCA <hca:word> connected (?:to CPU <cpu:int> )?via C2C link"),
     Shape("ib_queue_pair",
-          r"NET/(?:g?IB|IBext\w*) ?: (?:<prefix:text> )?(?:NCCL )?(?:Ib)?Dev <dev:int> Port <port:int>"
+          r"NET/(?:g?IB|IBext\w*)(?:/GIN)? ?: (?:<prefix:text> )?(?:NCCL )?(?:Ib)?Dev <dev:int> Port <port:int>"
           r" (?:qpn|qp_num) <qp:int>"
           r" ?(?:mtu <mtu:int> )?<address:rest>", keep=2000),
     Shape("completion",
-          r"NET/\w+ ?: Got completion (?:from peer <peer:word> )?with error <status:int>, opcode <opcode:int>, len"
+          r"NET/[\w/]+ ?: Got completion (?:from peer <peer:word> )?with error <status:int>, opcode <opcode:int>, len"
           r" <length:int>,"
           r" vendor err <vendor_err:int>(?: \(<request:word>\))?(?: hca <hca:word>)?.*", build=_completion),
     Shape("completion",
-          r"NET/\w+ ?: Got completion from peer <peer:word> with status=<status:int> opcode=<opcode:int>"
+          r"NET/[\w/]+ ?: Got completion from peer <peer:word> with status=<status:int> opcode=<opcode:int>"
           r" len=<length:int>"
           r" vendor err <vendor_err:int>(?: \(<request:word>\))?(?P<gids>.*?)(?: hca <hca:word>)?",
           build=lambda gids="", **fields: _completion(**fields)),
     Shape("completion",
-          r"NET/\w+ ?: Got completion (?:from peer <peer:word> )?with status=<status_name:text>\(<status:int>\)"
+          r"NET/[\w/]+ ?: Got completion (?:from peer <peer:word> )?with status=<status_name:text>\(<status:int>\)"
           r" opcode=<opcode_name:text>\(<opcode:int>\) <middle:text>vendor[_ ]err[= ]<vendor_err:int>"
-          r"(?: \(<request:word>\))?(?P<gids>.*?)(?: hca <hca:word>)?",
-          build=lambda opcode_name="", middle="", gids="", **fields: _completion(**fields)),
-    Shape("completion", r"NET/(?:g?IB|IBext\w*) ?: Got CQE with error \(devIndex=<index:int>, .*",
+          r"(?: \((?P<request>\w+)\)| req_type=(?P<req_type>\w+))?(?P<gids>.*?)(?: hca <hca:word>)?",
+          build=lambda opcode_name="", middle="", gids="", request="", req_type="", **fields: _completion(
+              request=request or req_type, **fields)),
+    Shape("completion", r"NET/(?:g?IB|IBext\w*)(?:/GIN)? ?: Got CQE with error \(devIndex=<index:int>, .*",
           build=lambda index: Completion(-1)),
-    Shape("ib_async_event", r"NET/(?:g?IB|IBext\w*) ?: (?:<device:word> )?[Gg]ot (?:non-fatal )?async (?:error"
+    Shape("ib_async_event", r"NET/(?:g?IB|IBext\w*)(?:/GIN)? ?: (?:<device:word> )?[Gg]ot (?:non-fatal )?async (?:error"
                             r" )?event ?:"
                             r" <event:rest>",
           IbAsyncEvent),
-    Shape("ib_async_event", r"NET/(?:g?IB|IBext\w*) ?: (?:<device:word> )?async fatal event(?P<on> on"
+    Shape("ib_async_event", r"NET/(?:g?IB|IBext\w*)(?:/GIN)? ?: (?:<device:word> )?async fatal event(?P<on> on"
                             r" (?:QP|CQ|SRQ))?[^:]*:"
                             r" <event:rest>",
           build=lambda on="", **fields: IbAsyncEvent(fatal=True, **fields)),
-    Shape("ib_async_event", r"NET/(?:g?IB|IBext\w*) ?: <device:word> (?P<event>unknown event type .*|GID table"
+    Shape("ib_async_event", r"NET/(?:g?IB|IBext\w*)(?:/GIN)? ?: <device:word> (?P<event>unknown event type .*|GID table"
                             r" changed.*|speed"
                             r" change .*)",
           IbAsyncEvent),
     Shape("ib_mismatch",
-          r"NET/(?:g?IB|IBext\w*) ?: req <request:word> tag <tag:word> peer <peer:word> collective mismatch error,"
+          r"NET/(?:g?IB|IBext\w*)(?:/GIN)? ?: req <request:word> tag <tag:word> peer <peer:word> collective"
+          r" mismatch error,"
           r" local size"
           r" <size_bytes:int> remote size <other_size_bytes:int>.*",
           build=lambda request="", tag="", **fields: MismatchedCollective(**fields)),
-    Shape("ib_mismatch", r"NET/(?:g?IB|IBext\w*) ?: req <request:word> tag <tag:word> peer <peer:word> posted"
+    Shape("ib_mismatch", r"NET/(?:g?IB|IBext\w*)(?:/GIN)? ?: req <request:word> tag <tag:word> peer <peer:word> posted"
                          r" incorrect receive"
                          r" info: size"
                          r" <size_bytes:int> .*",
           build=lambda request="", tag="", **fields: MismatchedCollective(other_size_bytes=-1, **fields)),
-    Shape("ib_incompatible", r"NET/(?:g?IB|IBext\w*) ?: (?P<problem>Attempted to (?:connect|merge)|Can't"
+    Shape("ib_incompatible", r"NET/(?:g?IB|IBext\w*)(?:/GIN)? ?: (?P<problem>Attempted to (?:connect|merge)|Can't"
                              r" (?:connect|merge)|Trying"
                              r" to merge"
                              r"|Local mergedDev|Remote|There are mismatched) ?<text:rest>"),
-    Shape("ib_resiliency", r"NET/(?:g?IB|IBext\w*) ?: (?P<where>\w+): <text:rest>", keep=500),
-    Shape("ib_note", r"NET/(?:g?IB|IBext\w*) ?: (?P<text>[A-Za-z'].{3,900})", keep=2000),
+    Shape("ib_resiliency", r"NET/(?:g?IB|IBext\w*)(?:/GIN)? ?: (?P<where>\w+): <text:rest>", keep=500),
+    Shape("ib_note", r"NET/(?:g?IB|IBext\w*)(?:/GIN)? ?: (?P<text>[A-Za-z'].{3,900})", keep=2000),
     Shape("ib_note", r"NET/MLX5 ?: <text:rest>"),
     Shape("ib_hint", r"HINT: <text:rest>"),
     Shape("ib_library", r"Failed to open libibverbs\.so(?:\[\.1\]|\.1)?(?P<error>.*)", LibraryMissing,

@@ -13,7 +13,6 @@ hands on what is not an NCCL line.
 from __future__ import annotations
 
 import codecs
-import gzip
 import io
 import os
 import zlib
@@ -114,7 +113,7 @@ def stream_blocks(
     head = raw.read(4)
     raw.seek(0)
     compressed = is_gzip(head)
-    source: BinaryIO = gzip.GzipFile(fileobj=raw) if compressed else raw  # type: ignore[assignment]
+    source = _Gunzip(raw) if compressed else raw
     decode = _decoder(head)
     rest = b""
     total = 0
@@ -122,7 +121,7 @@ def stream_blocks(
     while True:
         try:
             block = source.read(BLOCK_BYTES)
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        except zlib.error as error:
             if rest:
                 yield [rest]
             raise ReadRefused(name, f"damaged gzip after {total} bytes ({error}); what came before was read") from error
@@ -154,6 +153,36 @@ def stream_blocks(
         rest += decode(b"", True)
     if rest:
         yield rest.split(b"\n")
+
+
+class _Gunzip:
+    """A gzip read block by block. What can be had of a damaged one is handed out before ``zlib.error`` is raised."""
+
+    def __init__(self, raw: BinaryIO) -> None:
+        self._raw = raw
+        self._member = zlib.decompressobj(wbits=31)
+        self._input = b""
+        self._begun = False
+
+    def read(self, size: int) -> bytes:
+        while True:
+            if not self._input:
+                self._input = self._raw.read(BLOCK_BYTES // 4)
+                if not self._input:
+                    if self._begun and not self._member.eof:
+                        raise zlib.error("it ends in the middle")
+                    return b""
+            if self._member.eof:
+                # Several members in a row are one file; zeros after the last are padding.
+                self._input = self._input.lstrip(b"\0")
+                self._member = zlib.decompressobj(wbits=31)
+                self._begun = False
+                continue
+            self._begun = True
+            block = self._member.decompress(self._input, size)
+            self._input = self._member.unconsumed_tail or self._member.unused_data
+            if block:
+                return block
 
 
 def _decoder(head: bytes) -> Callable[..., bytes] | None:
