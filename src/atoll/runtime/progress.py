@@ -17,6 +17,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from atoll.runtime.control import Control
 from atoll.runtime.link import Link, Pumped
@@ -234,10 +235,9 @@ class Progress:
                 if not streams:
                     continue
                 task = streams[0].task
-                result = pump()
+                result = self._guarded(task, pump)
                 if result is Pumped.MOVED:
                     moved = True
-                    self._after(task)
                     self._queue(link)
                 elif result is Pumped.FOREIGN:
                     self._control.waiting(task.call.communicator_id, task.call.sequence)
@@ -248,13 +248,34 @@ class Progress:
         for _ in range(len(self._moving)):
             task = self._moving.popleft()
             task.moving = False
-            if not task.finished and task.machine.move(task.local_lane, LOCAL_MOVE_BYTES):
+            if not task.finished and self._guarded(task, partial(self._move, task)) is Pumped.MOVED:
                 moved = True
-                if not task.machine.lane_done(task.local_lane):
-                    task.moving = True
-                    self._moving.append(task)
-                self._after(task)
         return moved
+
+    def _guarded(self, task: Task, act: Callable[[], Pumped]) -> Pumped:
+        """Run ``act``, and what it wakes, for ``task``; what it raises ends the task's communicator, not the driver.
+
+        An operation may raise (NumPy told to raise on overflow, say). Should the driver itself be interrupted in here,
+        the machine is half moved, so the communicator ends with it.
+        """
+        try:
+            result = act()
+            if result is Pumped.MOVED:
+                self._after(task)
+        except BaseException as error:
+            self._fail_tasks(task.call.communicator_id, error)
+            if not isinstance(error, Exception):
+                raise
+            return Pumped.IDLE
+        return result
+
+    def _move(self, task: Task) -> Pumped:
+        if not task.machine.move(task.local_lane, LOCAL_MOVE_BYTES):
+            return Pumped.IDLE
+        if not task.machine.lane_done(task.local_lane):
+            task.moving = True
+            self._moving.append(task)
+        return Pumped.MOVED
 
     def _after(self, task: Task) -> None:
         """A task's machine has advanced: pump what that woke; finish it if that was all."""

@@ -75,7 +75,7 @@ def reduction(op: OperationLike, dtype: npt.DTypeLike) -> Reduction:
 
 @lru_cache(maxsize=1024)
 def _checked(name: str, ufunc: np.ufunc, dtype: np.dtype[Any]) -> Reduction:
-    if dtype.hasobject or (dtype.kind in "SUVmM" and dtype.names is not None):
+    if dtype.hasobject or dtype.kind in "SUT" or dtype.names is not None:
         raise SpecError(f"op: {name} of dtype {dtype} is not supported: expected numbers")
     mean = name == "avg"
     if mean and np.dtype(dtype).kind in "biu":

@@ -80,7 +80,8 @@ class _World:
         active = [(rank, lane) for rank, machine in enumerate(self.machines) for lane in machine.program.lanes]
         while not all(machine.done for machine in self.machines):
             self.rng.shuffle(active)
-            if not any([self._pump(rank, lane) for rank, lane in active]):
+            moved = [self._pump(rank, lane) for rank, lane in active]
+            if not any(moved):
                 stuck = {rank: machine.unfinished() for rank, machine in enumerate(self.machines) if not machine.done}
                 raise InternalError(f"{self.machines[0].program.name}: no machine can go on: {stuck}")
         return self.outputs

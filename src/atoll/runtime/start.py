@@ -1,0 +1,43 @@
+"""Join the world that this process was started in, and hand out its communicator."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+
+from atoll.errors import SpecError
+from atoll.runtime.caller import WORLD_ID
+from atoll.runtime.communicator import DEFAULT_TIMEOUT_S, Communicator
+from atoll.runtime.control import Control
+from atoll.runtime.endpoint import Endpoint
+from atoll.runtime.environment import read_placement
+from atoll.runtime.join import join
+from atoll.runtime.process import Process
+
+
+def init(
+    *, timeout: float = DEFAULT_TIMEOUT_S, join_timeout: float = 60.0, environ: Mapping[str, str] = os.environ
+) -> Communicator:
+    """The communicator of all ranks; returns when all have joined.
+
+    Rank, size and meeting place come from ``environ``: those of ``atoll launch``, torchrun, Open MPI, MPICH or Slurm
+    (``runtime.environment`` says which variables); without any this is a world of one. ``timeout`` is the default
+    deadline of every call, ``join_timeout`` that of joining, both in seconds.
+
+    Raises ``SpecError`` for what the environment lacks, ``CollectiveTimeout`` naming the ranks that did not come.
+    """
+    for name, value in (("timeout", timeout), ("join_timeout", join_timeout)):
+        if not value > 0:
+            raise SpecError(f"{name}: expected more than 0 seconds, got {value}")
+    deadline = time.monotonic() + join_timeout
+    membership = join(read_placement(environ), timeout_s=join_timeout)
+    endpoint = Endpoint(membership)
+    control = Control(membership, endpoint)
+    try:
+        control.start(deadline)
+    except BaseException:
+        control.close()
+        endpoint.close()
+        raise
+    return Communicator(Process(membership, endpoint, control), WORLD_ID, range(membership.world_size), timeout)
