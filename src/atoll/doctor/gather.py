@@ -63,6 +63,10 @@ _MARKS: Final = {
     "rocm": re.compile(rb"(?:Weight|Hops|Link Type|Link accessibility) between two GPUs|Numa Nodes"),
     "smi": re.compile(rb"NVIDIA-SMI|NVSMI LOG|UUID: GPU-|pci\.bus_id|clocks"),
 }
+_READERS_OF: Final = {
+    Kind.KERNEL_LOG: "kernel", Kind.TORCH_LOG: "torch", Kind.SLURM: "slurm", Kind.NCCL_TESTS: "nccl_tests",
+    Kind.RAS_TEXT: "ras",
+}  # fmt: skip
 _TROUBLE: Final = re.compile(
     b"|".join(_MARKS[name].pattern for name in ("torch", "slurm", "kernel")), re.IGNORECASE
 )  # what is kept of a text that is too long to keep
@@ -166,6 +170,7 @@ def _read_others(evidence: Evidence, item: Found, others: Sequence[tuple[int, by
         return 0
     blob = b"\n".join(raw for _, raw in others)
     marks = {name for name, mark in _MARKS.items() if mark.search(blob)}
+    marks |= {_READERS_OF[kind] for kind in item.kinds if kind in _READERS_OF}
     lines = [make_line(number, raw) for number, raw in others]
     name = item.name
     before = _total(evidence)
@@ -201,7 +206,7 @@ def _read_by_kind(evidence: Evidence, item: Found, lines: list[Line], blob: byte
     """Readers that want a whole text; where the file is of another kind, what they refuse is none of their business."""
     name = item.name
     wanted: list[tuple[bool, bool, Callable[[], None]]] = [
-        ("matrix" in marks, item.kind is Kind.TOPO_MATRIX,
+        ("matrix" in marks and Kind.ROCM_TOPO not in item.kinds, item.kind is Kind.TOPO_MATRIX,
          lambda: evidence.matrices.extend(matrices_in(lines, name, allow_partial=True))),
         ("ibstat" in marks, item.kind is Kind.IBSTAT, lambda: evidence.ports.extend(ports_in(lines, name))),
         ("rocm" in marks, item.kind is Kind.ROCM_TOPO, lambda: evidence.rocm.append(read_rocm_topology(blob, name))),

@@ -77,25 +77,26 @@ def ladder(
 
 
 def problems(rungs: Sequence[Layer]) -> tuple[LadderProblem, ...]:
-    """Each rung against the next one out. Two defaults are never a problem: nobody chose them."""
+    """Each rung against the longest one inside it. Two defaults are never a problem: nobody chose them."""
     found: list[LadderProblem] = []
-    for inner, outer in zip(rungs, rungs[1:], strict=False):
+    for place, outer in enumerate(rungs):
+        inside = [rung for rung in rungs[:place] if not (rung.is_default and outer.is_default)]
+        inside = [rung for rung in inside if rung.timeout_s >= outer.timeout_s and not _is_parallel(rung, outer)]
+        if not inside:
+            continue
+        inner = max(inside, key=lambda rung: rung.timeout_s)
         margin = DUMP_MARGIN_S if inner.name == "process_group" else 0.0
-        if inner.is_default and outer.is_default:
-            continue
-        if outer.name == "heartbeat" and not outer.is_default and outer.timeout_s > inner.timeout_s:
-            continue
-        if outer.timeout_s <= inner.timeout_s and not _is_parallel(inner, outer):
-            found.append(
-                LadderProblem(
-                    inner, outer,
-                    f"{outer.name} ({format_duration(outer.timeout_s)}, {outer.origin}) does not outlast {inner.name} "
-                    f"({format_duration(inner.timeout_s)}, {inner.origin}): {_consequence(inner, outer)}",
-                    f"set {outer.name} above {format_duration(inner.timeout_s + margin)}, or {inner.name} below "
-                    f"{format_duration(max(0.0, outer.timeout_s - margin))}",
-                    Severity.SLOW,
-                )
-            )  # fmt: skip
+        found.append(
+            LadderProblem(
+                inner,
+                outer,
+                f"{outer.name} ({format_duration(outer.timeout_s)}, {outer.origin}) does not outlast {inner.name} "
+                f"({format_duration(inner.timeout_s)}, {inner.origin}): {_consequence(inner, outer)}",
+                f"set {outer.name} above {format_duration(inner.timeout_s + margin)}, or {inner.name} below "
+                f"{format_duration(max(0.0, outer.timeout_s - margin))}",
+                Severity.SLOW,
+            )
+        )
     return tuple(found)
 
 

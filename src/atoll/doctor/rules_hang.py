@@ -138,7 +138,7 @@ def _is_rank_zero_alone(evidence: Evidence) -> WatchdogTimeout | None:
     first = min(lines.values(), key=lambda line: line.rank or 0)
     works = {line.work.sequence for line in lines.values()}
     small = all(line.work.numel_in is None or line.work.numel_in <= TINY_NUMEL for line in lines.values())
-    kind = re.search(r"BROADCAST|BARRIER|ALLREDUCE|ALLGATHER", first.work.op, re.IGNORECASE)
+    kind = re.search(r"broadcast|barrier|all_?reduce|all_?gather", first.work.op, re.IGNORECASE)
     everybody = evidence.world_size is None or len(lines) >= min(evidence.world_size - 1, 2)
     heard_zero = any(status.rank == 0 for status in evidence.torch_of(WatchdogStatus))
     early = max(works) <= EARLY_SEQUENCE and len(works) == 1

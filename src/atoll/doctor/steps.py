@@ -13,6 +13,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Final
 
 import msgspec
@@ -162,7 +163,7 @@ def stalls(steps: Sequence[StepTime]) -> Stall | None:
     numbers = sorted(spikes)
     if len(numbers) < 2:
         return None
-    gaps = {later - earlier for earlier, later in zip(numbers, numbers[1:], strict=False)}
+    gaps = {later - earlier for earlier, later in pairwise(numbers)}
     period = gaps.pop() if len(gaps) == 1 else 0
     if len(numbers) < 3 and not period:
         return None
@@ -205,11 +206,12 @@ def exposed_by_recorder(dumps: Iterable[FlightRecorderDump]) -> Exposure | None:
     best: Exposure | None = None
     for dump in dumps:
         entries = [entry for entry in dump.entries
-                   if entry.created_s is not None and entry.started_s is not None and entry.completed_s is not None]  # fmt: skip
+                   if entry.created_s is not None and entry.started_s is not None and entry.completed_s is not None
+                   and not entry.is_p2p]  # fmt: skip
         entries.sort(key=lambda entry: entry.created_s or 0.0)
         if len(entries) < 2 * MIN_STEPS or dump.rank is None:
             continue
-        pairs = list(zip(entries, entries[1:], strict=False))
+        pairs = list(pairwise(entries))
         blocking = sum(1 for one, other in pairs if (other.created_s or 0.0) >= (one.completed_s or 0.0)) / len(pairs)
         span = (entries[-1].completed_s or 0.0) - (entries[0].created_s or 0.0)
         busy = _union([(entry.started_s or 0.0, entry.completed_s or 0.0) for entry in entries])

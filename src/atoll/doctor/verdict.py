@@ -23,6 +23,7 @@ from atoll.doctor.finding import Confidence, Finding, Role, Severity
 from atoll.doctor.rule import Rule
 
 MAX_ROOTS: Final = 3
+UNEXPLAINED: Final = "U01"
 
 
 class Status(enum.Enum):
@@ -73,6 +74,9 @@ def judge(found: Sequence[Finding], evidence: Evidence, rules: Sequence[Rule] = 
     explains = {rule.id: _closure(rule.id, {r.id: r.explains for r in rules}) for rule in rules}
     harmless = tuple(finding for finding in found if finding.severity is Severity.HARMLESS)
     real = [finding for finding in found if finding.severity is not Severity.HARMLESS]
+    # An unexplained error whose line another finding already gives as its proof is explained.
+    proven = {source for finding in real if finding.rule != UNEXPLAINED for source in finding.sources}
+    real = [f for f in real if f.rule != UNEXPLAINED or not f.sources or f.sources[0] not in proven]
     roots = [finding for finding in real if _is_root(finding, real, explains)]
     rank = {
         id(finding): (

@@ -136,12 +136,16 @@ def _needle(pattern: str) -> str:
     return max(_LITERALS.findall("".join(outside)), key=len, default="")
 
 
-_FIRST_WORD: Final = re.compile(r"[\w=\[-]{1,60}")
+_FIRST_WORD: Final = re.compile(r"\[?[\w=-]{1,60}")
 _GROUP: Final = re.compile(r"\((?:\?:|\?P<\w+>)([^()?*+{}]+)\)(?!\?)")
+_OPTIONAL: Final = re.compile(r"\(\?:((?:[^()]|\([^()]*\))+)\)\?")
 
 
 def _first_words(pattern: str) -> tuple[str, ...]:
     """The words with which every body of this shape begins; none where it may begin with anything."""
+    if (optional := _OPTIONAL.match(pattern)) is not None:
+        inside, after = _first_words(optional[1]), _first_words(pattern[optional.end() :])
+        return (*inside, *after) if inside and after else ()
     group = _GROUP.match(pattern)
     heads = [head + pattern[group.end() :] for head in group[1].split("|")] if group else [pattern]
     words: list[str] = []
