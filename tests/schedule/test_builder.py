@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import tracemalloc
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -87,7 +89,7 @@ def test_rows_of_a_step_keep_the_order_of_calls() -> None:
 @pytest.mark.parametrize("dtype", [np.int64, np.int32, np.int16, np.int8, np.uint8, np.uint64])
 def test_the_callers_arrays_may_be_reused(dtype: type) -> None:
     builder = make()
-    chunk = np.arange(4).astype(dtype)
+    chunk: npt.NDArray[Any] = np.arange(4).astype(dtype)
     for step in range(3):
         builder.copy(step, 0, 1, chunk)
         chunk[:] = chunk[::-1].copy()

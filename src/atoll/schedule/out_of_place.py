@@ -12,16 +12,18 @@ import numpy as np
 
 from atoll.schedule.contract import IntArray
 from atoll.schedule.runs import coalesce, expand
-from atoll.schedule.table import COLUMNS, REPLACE, Columns, Schedule
+from atoll.schedule.table import COLUMNS, REPLACE, Columns, Schedule, check_structure
 
 _NEVER = np.iinfo(np.int64).max
 
 
 def out_of_place(schedule: Schedule) -> Schedule:
-    """``schedule`` with separate input; returned as it is where no input shares memory with any output."""
+    """``schedule`` with separate input; returned as it is where no input shares memory with output or is written.
+
+    Raises ``ScheduleError`` where a row names ranks or chunks that the header does not have.
+    """
+    check_structure(schedule)
     header = schedule.header
-    if not header.in_place:
-        return schedule
     terms = header.contract
     memory = np.asarray(header.memory_chunks, dtype=np.int64)
     base = np.cumsum(memory) - memory
@@ -37,6 +39,8 @@ def out_of_place(schedule: Schedule) -> Schedule:
     target = base[chunks.dst] + chunks.dst_chunk
     first_write = np.full(len(moved), _NEVER, dtype=np.int64)
     np.minimum.at(first_write, target, chunks.step)
+    if not header.in_place and not np.any(first_write[moved >= 0] < _NEVER):
+        return schedule
 
     def relocate(
         position: IntArray, chunk: IntArray, unwritten: np.ndarray[tuple[int], np.dtype[np.bool_]]
