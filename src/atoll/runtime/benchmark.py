@@ -117,7 +117,7 @@ class _Case:
         self.algorithm = algorithm
         self.dtype = dtype
         self.blocked = COLLECTIVES[spec.collective].blocked
-        self.reduces = COLLECTIVES[spec.collective].reduces
+        self.reduces = COLLECTIVES[spec.collective].reduces and spec.collective != "barrier"
         elements = size_bytes // dtype.itemsize
         self.count = elements // comm.world_size if self.blocked else elements
         self.length = self.count * comm.world_size if self.blocked else elements
@@ -128,18 +128,18 @@ class _Case:
 
     def result(self) -> Result:
         spec = self.spec
+        source, out = self._buffers(in_place=False)
         before = self._traffic()
-        wrong = None
-        if spec.check:
-            wrong = self._wrong(in_place=False)
-        else:
-            self._call(*self._buffers(in_place=False))()
+        self._call(source, out)()
         moved = [now - then for now, then in zip(self._traffic(), before, strict=True)]
         everyone = self.comm.all_gather(np.array(moved, dtype=np.int64)).reshape(self.comm.world_size, 3).T.tolist()
+        wrong = self._wrong(source, out) if spec.check else None
         out_of_place = Measurement(self._time(in_place=False), wrong)
         in_place = None
         if spec.collective not in ("all_to_all", "broadcast", "barrier"):
-            wrong = self._wrong(in_place=True) if spec.check else None
+            source, out = self._buffers(in_place=True)
+            self._call(source, out)()
+            wrong = self._wrong(source, out) if spec.check else None
             in_place = Measurement(self._time(in_place=True), wrong)
         elif spec.collective == "broadcast":
             in_place = out_of_place
@@ -184,10 +184,8 @@ class _Case:
             return whole[mine], whole
         return source, source[mine] if self.output_count < self.input_count else source
 
-    def _wrong(self, in_place: bool) -> int:
-        """Elements that are not what they should be, over all ranks."""
-        source, out = self._buffers(in_place)
-        self._call(source, out)()
+    def _wrong(self, source: Array, out: Array) -> int:
+        """Elements that are not what they should be after a call, over all ranks."""
         rank, spec = self.comm.rank, self.spec
         has_output = spec.collective not in ("reduce", "gather") or rank == spec.root
         if spec.collective == "barrier":
