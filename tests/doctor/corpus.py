@@ -233,7 +233,7 @@ def near(gpu: int, nic: int) -> str:
     return "PIX" if gpu == nic else "NODE"
 
 
-def tests_output(
+def bench_output(
     rows: list[tuple[int, float]], ranks: list[tuple[str, str]], collective: str = "all_reduce", world: int = 0
 ) -> str:
     """nccl-tests output with (size, busbw GB/s) rows; ``ranks`` are (host, GPU name)."""

@@ -16,12 +16,12 @@ from doctor.corpus import (
     SIZES,
     VERSIONS,
     Job,
+    bench_output,
     body_channel,
     ibstat,
     near,
     pairs_csv,
     recorder,
-    tests_output,
     topo,
     topology_xml,
     version_number,
@@ -193,12 +193,12 @@ def n17(job: Job) -> None:
 
 def n18(job: Job) -> None:
     rows = [(1 << 20, 4.0), (16 << 20, 8.8), (128 << 20, 9.2), (512 << 20, 7.0), (2 << 30, 3.9), (8 << 30, 2.0)]
-    job.extra["bench.txt"] = tests_output(rows, [("gn01", H100)] * 4 + [("gn02", H100)] * 4).encode()
+    job.extra["bench.txt"] = bench_output(rows, [("gn01", H100)] * 4 + [("gn02", H100)] * 4).encode()
 
 
 def n19(job: Job) -> None:
     rows = [(size, min(150.0, size / 2e6)) for size in SIZES]
-    job.extra["bench.txt"] = tests_output(rows, [("gn01", H100)] * 8 + [("gn02", H100)] * 8).encode()
+    job.extra["bench.txt"] = bench_output(rows, [("gn01", H100)] * 8 + [("gn02", H100)] * 8).encode()
     for host in ("gn01", "gn02"):
         job.extra[f"ibstat_{host}.txt"] = "".join(ibstat(adapter=f"mlx5_{i}") for i in range(8)).encode()
 
@@ -266,7 +266,7 @@ def g08(job: Job) -> None:
     devices = [("gn01", "NVIDIA RTX 6000 Ada")] * 2
     for name, via, rows in (("p2p.log", "P2P/IPC", rows_p2p), ("shm.log", "SHM/direct/direct", rows_shm)):
         lines = [f"gn01:7:9 [0] NCCL INFO {body_channel(job, 0, 0, 1, via)}"]
-        job.extra[name] = ("\n".join(lines) + "\n" + tests_output(rows, devices)).encode()
+        job.extra[name] = ("\n".join(lines) + "\n" + bench_output(rows, devices)).encode()
     job.extra["topo.txt"] = topo(2, "SYS").encode()
 
 
@@ -303,7 +303,7 @@ def g14(job: Job) -> None:
 
 def g15(job: Job) -> None:
     rows = [(size, min(90.0, size / 2e6)) for size in SIZES]
-    job.extra["bench.txt"] = tests_output(rows, [("gn01", H100)] * 8).encode()
+    job.extra["bench.txt"] = bench_output(rows, [("gn01", H100)] * 8).encode()
 
 
 # --- layout and speed

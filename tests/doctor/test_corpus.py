@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from doctor.corpus import LAUNCHERS, VERSIONS, Job, from_real, healthy
-from doctor.corpus_cases import CASES
 
 from atoll.doctor.catalogue import RULES
 from atoll.doctor.finding import Severity
 from atoll.doctor.gather import gather
 from atoll.doctor.verdict import Status, Verdict, diagnose
+from doctor.corpus import LAUNCHERS, VERSIONS, Job, from_real, healthy
+from doctor.corpus_cases import CASES
 
 
 def verdict_of(job: Job, folder: Path) -> Verdict:

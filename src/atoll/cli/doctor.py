@@ -31,8 +31,8 @@ def command(
 ) -> int:
     """Read the logs, dumps and topologies of a job and say what is wrong.
 
-    PATHS are files or folders: NCCL logs of any version and launcher, flight-recorder dumps, nccl-tests output, topo -m,
-    topology XML, ibstat, dmesg, environment dumps. Files are known by their content.
+    PATHS are files or folders: NCCL logs of any version and launcher, flight-recorder dumps, nccl-tests output, topo
+    -m, topology XML, ibstat, dmesg, environment dumps. Files are known by their content.
 
     Exit status: 0 nothing wrong, 1 findings, 2 unusable input, 3 cannot be known.
     """

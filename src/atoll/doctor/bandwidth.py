@@ -1,4 +1,5 @@
-"""Measured against expected: is a benchmark's plateau what the machine should give, and if not, how many NICs explain it?
+"""Measured against expected: is a benchmark's plateau what the machine should give, and if not, how many NICs explain
+it?
 
 The *plateau* of a run is the best busbw at sizes of at least ``PLATEAU_BYTES``: below that latency rules, and a single
 bad iteration must not blame a machine. A run is a *gap* when the plateau is below ``GAP_SHARE`` of the expectation. A
@@ -83,7 +84,8 @@ def plateau(rows: Iterable[NcclTestRow]) -> Plateau | None:
 
 
 def collapse(run: NcclTestRun) -> Collapse | None:
-    """Whether the largest size is far slower than a smaller one, by a fall over at least two sizes (not one outlier)."""
+    """Whether the largest size is far slower than a smaller one, by a fall over at least two sizes (not one
+    outlier)."""
     points = [found for row in run.rows if row.size_bytes >= (1 << 20) and (found := _best_half(row)) is not None]
     if len(points) < 4:
         return None

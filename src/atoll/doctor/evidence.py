@@ -1,8 +1,8 @@
 """Everything that was read, in one place, with the maps that rules need: ranks to places, variables to values.
 
-``Evidence`` holds facts and never judges. It is filled by ``gather`` (``gather.py``) or by hand in a test. What rules ask
-again and again is computed once, when first asked for: how many nodes, how many ranks, where a rank is, which NIC it
-sends through, what a variable was set to and by whom.
+``Evidence`` holds facts and never judges. It is filled by ``gather`` (``gather.py``) or by hand in a test. What rules
+ask again and again is computed once, when first asked for: how many nodes, how many ranks, where a rank is, which NIC
+it sends through, what a variable was set to and by whom.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Every row cites its source. Figures are nccl-tests *busbw* per rank, bytes per s
 well-built systems, so a verdict asks whether a measurement stays below a *share* of them (``bandwidth.py``), never
 whether it reaches them.
 
-Across nodes no table of systems is needed: a ring moves busbw over every node's NICs, so busbw <= NICs x rate. The share
-of line rate that is reached, ``NIC_EFFICIENCY``, is from the published pairs (line rate, busbw) below.
+Across nodes no table of systems is needed: a ring moves busbw over every node's NICs, so busbw <= NICs x rate. The
+share of line rate that is reached, ``NIC_EFFICIENCY``, is from the published pairs (line rate, busbw) below.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ NVIDIA_SLIDES = "NVIDIA GTC 2024 S62129 and GTC 2025 S72583, peak bus bandwidth 
 
 
 class IslandPeak(msgspec.Struct, frozen=True):
-    """Peak busbw of ``collective`` among the GPUs of one NVLink island. ``ring`` without, ``nvls`` with NVLink SHARP."""
+    """Peak busbw of ``collective`` among the GPUs of one NVLink island. ``ring`` without, ``nvls`` with NVLink
+    SHARP."""
 
     gpu: str
     collective: str
@@ -69,7 +70,14 @@ NIC_EFFICIENCY: Final = 0.92
 """Lowest of: 192 of 8 x 200 Gb/s (0.96), 370 of 8 x 400 Gb/s (0.925), 48 of 400 Gb/s (0.96): NVIDIA slides."""
 
 # Line rates that a text may name, in bytes per second and direction.
-RATE_NAMES: Final[dict[str, float]] = {"EDR": 12.5e9, "HDR100": 12.5e9, "HDR": 25e9, "NDR200": 25e9, "NDR": 50e9, "XDR": 100e9}  # fmt: skip  # noqa: E501
+RATE_NAMES: Final[dict[str, float]] = {
+    "EDR": 12.5e9,
+    "HDR100": 12.5e9,
+    "HDR": 25e9,
+    "NDR200": 25e9,
+    "NDR": 50e9,
+    "XDR": 100e9,
+}
 NVLS_SINCE: Final = (2, 17)
 
 

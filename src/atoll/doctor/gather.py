@@ -1,12 +1,12 @@
 """From paths to ``Evidence``: every file is looked at once, by its content, and never believed.
 
-A text goes through the NCCL reader block by block; what is not NCCL's is kept for the other readers, each of which is only
-started where its mark occurs. Documents (XML, JSON, dumps) are read whole. A file that cannot be read, or that a reader
-refuses, becomes ``Skipped`` with the reason: silence would look like health. Nothing is executed and nothing is unpickled
-into a class.
+A text goes through the NCCL reader block by block; what is not NCCL's is kept for the other readers, each of which is
+only started where its mark occurs. Documents (XML, JSON, dumps) are read whole. A file that cannot be read, or that a
+reader refuses, becomes ``Skipped`` with the reason: silence would look like health. Nothing is executed and nothing
+is unpickled into a class.
 
-Memory: NCCL lines are reduced as they are read; of the other lines of one file at most ``MAX_OTHER_BYTES`` are held, and
-beyond that only lines with a mark of trouble.
+Memory: NCCL lines are reduced as they are read; of the other lines of one file at most ``MAX_OTHER_BYTES`` are held,
+and beyond that only lines with a mark of trouble.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ _MARKS: Final = {
         rb"# nThread|#\s+size|Avg bus bandwidth|Test NCCL failure|float|double|half|bfloat16|int8"
     ),
     "torch": re.compile(
-        rb"ProcessGroupNCCL|Watchdog|watchdog|Traceback|Error|c10d|exitcode|torchrun|elastic|TCPStore|CUDA out of memory"
+        rb"ProcessGroupNCCL|Watchdog|watchdog|Traceback|Error|c10d|exitcode|torchrun|elastic|TCPStore|CUDA out "
+        rb"of memory"
         rb"|Fingerprint|FINGERPRINT|fingerprint|closing signal"
     ),
     "slurm": re.compile(rb"slurm|srun|sbatch|oom_kill|oom-kill|Node failure"),
@@ -73,8 +74,8 @@ _TROUBLE: Final = re.compile(
 
 
 def gather(paths: Iterable[str | Path], *, progress: Callable[[int, int], None] | None = None) -> Evidence:
-    """Everything in and below ``paths``. ``progress`` is told (bytes read, bytes in all). Raises ``SpecError`` for a path
-    that does not exist."""
+    """Everything in and below ``paths``. ``progress`` is told (bytes read, bytes in all). Raises ``SpecError`` for a
+    path that does not exist."""
     evidence = Evidence()
     log = NcclLogReader()
     found: list[Found] = []

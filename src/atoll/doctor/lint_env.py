@@ -1,8 +1,8 @@
 """``atoll lint env``: variables that fight each other, are misspelt, malformed, or not read by the version at hand.
 
-A *lint* has an id (``E04``), the variable, what is wrong, and what to do; the table ``LINTS`` explains each id. Values are
-judged as NCCL reads them: nothing is expanded, and an empty value is as good as unset. Without a version only the
-variables that no version knows, or that all recent ones have dropped, are told.
+A *lint* has an id (``E04``), the variable, what is wrong, and what to do; the table ``LINTS`` explains each id.
+Values are judged as NCCL reads them: nothing is expanded, and an empty value is as good as unset. Without a version
+only the variables that no version knows, or that all recent ones have dropped, are told.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ def _alone(setting: EnvironmentVariable, nccl: tuple[int, ...], torch: tuple[int
         yield from _interface_list(setting, value)
     if name == "NCCL_IB_TIMEOUT" and value.isdigit() and 22 < int(value) <= 31:
         per_try_s = 4.096e-6 * 2 ** int(value)
-        what = f"{name}={value}: one try takes {per_try_s:.0f} s, seven retries {8 * per_try_s / 60:.0f} min before an error"
+        total_min = 8 * per_try_s / 60
+        what = f"{name}={value}: one try takes {per_try_s:.0f} s, with retries {total_min:.0f} min until an error"
         yield Lint("E05", name, value, what, "22 (17 s a try) is the most that helps", Severity.NOTICE, source)
 
 
@@ -222,7 +223,8 @@ def _together(values: Mapping[str, str], settings: Mapping[str, EnvironmentVaria
                    "name one network, unless both reach every node", Severity.NOTICE)  # fmt: skip
     size = values.get("TORCH_FR_BUFFER_SIZE", values.get("TORCH_NCCL_TRACE_BUFFER_SIZE"))
     if values.get("TORCH_NCCL_DUMP_ON_TIMEOUT", "").lower() in ("1", "true") and size == "0":
-        yield lint("E09", "TORCH_NCCL_DUMP_ON_TIMEOUT", "the dump on timeout has nothing to write: the recorder's buffer "
+        yield lint("E09", "TORCH_NCCL_DUMP_ON_TIMEOUT", "the dump on timeout has nothing to write: the "
+                                                        "recorder's buffer "
                    "is 0", "set TORCH_NCCL_TRACE_BUFFER_SIZE=2000 (TORCH_FR_BUFFER_SIZE from 2.9 on)")  # fmt: skip
     if values.get("TORCH_NCCL_ENABLE_MONITORING") in ("0", "false") and "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC" in values:
         yield lint("E09", "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "the heartbeat timeout is idle: the monitor is off",

@@ -1,21 +1,22 @@
 """``atoll lint timeouts``: the ladder of timeouts, each strictly longer than the one inside it.
 
-When something hangs, the innermost layer that notices should be the one that speaks: it knows most. A layer outside that
-gives up first kills the job before the layer that would have named the culprit. From the inside:
+When something hangs, the innermost layer that notices should be the one that speaks: it knows most. A layer outside
+that gives up first kills the job before the layer that would have named the culprit. From the inside:
 
-=============  ========================================================================  ============================
-layer          what it waits for                                                          set by
-=============  ========================================================================  ============================
-nccl           an unanswered RDMA packet: 4.096 us x 2^timeout, times retries + 1         NCCL_IB_TIMEOUT, _RETRY_CNT
-process_group  a collective                                                               init_process_group(timeout=)
-heartbeat      the watchdog thread itself                                                 TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC
-elastic        a node to come back and join the next attempt                              torchrun --rdzv-conf
-slurm          the whole job                                                              sbatch --time
-=============  ========================================================================  ============================
+=============  =======================================================================  ============================
+layer          what it waits for                                                        set by
+=============  =======================================================================  ============================
+nccl           an unanswered RDMA packet: 4.096 us x 2^timeout, times retries + 1       NCCL_IB_TIMEOUT, _RETRY_CNT
+process_group  a collective                                                             init_process_group(timeout=)
+heartbeat      the watchdog thread itself                                               ..._HEARTBEAT_TIMEOUT_SEC
+elastic        a node to come back and join the next attempt                            torchrun --rdzv-conf
+slurm          the whole job                                                            sbatch --time
+=============  =======================================================================  ============================
 
 Sources: InfiniBand specification 9.7.6.1.3 for the packet timeout (with the defaults of NCCL's ``net_ib``: timeout 20,
-7 retries; 18 before 2.23), PyTorch's ``ProcessGroupNCCL`` for 600 s (1800 s before 2.2) and 480 s (600 s before 2.7), and
-``torch.distributed.elastic`` for the 600 s join timeout. A layer that is not set counts with its default, which is told.
+7 retries; 18 before 2.23), PyTorch's ``ProcessGroupNCCL`` for 600 s (1800 s before 2.2) and 480 s (600 s before 2.7),
+and ``torch.distributed.elastic`` for the 600 s join timeout. A layer that is not set counts with its default, which
+is told.
 """
 
 from __future__ import annotations

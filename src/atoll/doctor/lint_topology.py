@@ -1,9 +1,9 @@
 """``atoll lint topology``: what is wrong with a topology file or matrix before NCCL believes it.
 
 NCCL takes a topology file (``NCCL_TOPO_FILE``) at its word: a wrong number of links silently becomes a wrong number of
-channels. A vendor's file may name PCI functions only and leave GPUs, NVLinks and NICs to detection; what it does not say
-is not wrong. Checks (``LINTS``): both ends of each link agree, targets exist, GPUs of one board have alike links, counts
-are ones that products have, PCI links are as wide as their neighbours', numbers are not given twice.
+channels. A vendor's file may name PCI functions only and leave GPUs, NVLinks and NICs to detection; what it does not
+say is not wrong. Checks (``LINTS``): both ends of each link agree, targets exist, GPUs of one board have alike links,
+counts are ones that products have, PCI links are as wide as their neighbours', numbers are not given twice.
 """
 
 from __future__ import annotations
@@ -137,7 +137,8 @@ def _narrow(topology: XmlTopology) -> Iterable[TopologyProblem]:
         usual, times = Counter(rate for rate, _ in links).most_common(1)[0]
         for rate, pci in links:
             if rate < usual and times * 2 > len(links):
-                what = f"{kind} {pci.bus_id} has a PCI link of {pci.link_gt_per_s:g} GT/s x{pci.link_width}, its neighbours more"
+                rate_text = f"{pci.link_gt_per_s:g} GT/s x{pci.link_width}"
+                what = f"{kind} {pci.bus_id} has a PCI link of {rate_text}, its neighbours have more"
                 yield TopologyProblem("T05", what, (pci.bus_id,), (pci.source,))
 
 
@@ -176,7 +177,8 @@ def _board(gpus: list[tuple[int, MatrixDevice]], gpu_name: str) -> Iterable[Topo
         for (one, other), count in bonds.items():
             if count < usual:
                 yield TopologyProblem(
-                    "T03", f"{one} to {other} has {count} NVLinks, the other pairs of the board have {usual}", (one, other),
+                    "T03", f"{one} to {other} has {count} NVLinks, the other pairs of the board have {usual}",
+                    (one, other),
                     (by_name[one].source, by_name[other].source),
                 )  # fmt: skip
     if meshed and expected and usual < expected and usual not in (0, expected):
@@ -199,6 +201,7 @@ def _near_nics(matrix: TopologyMatrix, gpus: list[tuple[int, MatrixDevice]]) -> 
     if without and sum(near.values()) * 2 >= len(gpus):
         names = ", ".join(device.name for device in without)
         yield TopologyProblem(
-            "T09", f"{names} {'has' if len(without) == 1 else 'have'} no NIC on the same PCIe switch; the other GPUs have",
+            "T09", f"{names} {'has' if len(without) == 1 else 'have'} no NIC on the same PCIe switch; the "
+                   "other GPUs have",
             tuple(device.name for device in without), tuple(device.source for device in without[:3]), Severity.NOTICE,
         )  # fmt: skip

@@ -1,8 +1,9 @@
-"""Hash what names people and machines, the same way everywhere in one report: hosts, addresses, users, paths with users.
+"""Hash what names people and machines, the same way everywhere in one report: hosts, addresses, users, paths with
+users.
 
-The same name becomes the same ``host-3f9a1c`` in every place, so a reader can still follow who is who. The hash is keyed
-with a random key of this run unless one is given: without the key a list of likely host names cannot be tried out.
-Ranks, bus ids, adapters, interfaces and numbers stay: they name nobody.
+The same name becomes the same ``host-3f9a1c`` in every place, so a reader can still follow who is who. The hash is
+keyed with a random key of this run unless one is given: without the key a list of likely host names cannot be tried
+out. Ranks, bus ids, adapters, interfaces and numbers stay: they name nobody.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ def redactor_of(evidence: Evidence, key: bytes) -> Redactor:
         v.value
         for v in evidence.environment
         if v.name in ("HOSTNAME", "HOST", "SLURMD_NODENAME", "MASTER_ADDR", "NODE_NAME")
-    }  # noqa: E501
+    }
     return Redactor((host for host in hosts if host), key)
 
 

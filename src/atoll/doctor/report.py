@@ -1,7 +1,8 @@
 """A verdict as text for people, as JSON, and as Markdown for an issue.
 
-The JSON document has ``schema_version``; a field may be added within a version, and is never removed or renamed. The order
-of the text is the order of work at 3 am: what is wrong, whose fault, the lines that prove it, what to do, what to collect.
+The JSON document has ``schema_version``; a field may be added within a version, and is never removed or renamed. The
+order of the text is the order of work at 3 am: what is wrong, whose fault, the lines that prove it, what to do, what
+to collect.
 """
 
 from __future__ import annotations

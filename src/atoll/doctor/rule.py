@@ -1,8 +1,9 @@
 """A rule: what it claims, what it needs to see, when it must stay silent, and the check that decides.
 
-A rule is a row of a table (``rules_*.py``) with one small function. Its texts are the page of the handbook's catalogue and
-the answer to ``atoll doctor --explain``; nothing is said twice. ``check`` takes all the evidence and yields hits; it reads
-no file and keeps no state. A rule without a check documents a cause whose evidence no reader reads yet: it never fires.
+A rule is a row of a table (``rules_*.py``) with one small function. Its texts are the page of the handbook's
+catalogue and the answer to ``atoll doctor --explain``; nothing is said twice. ``check`` takes all the evidence and
+yields hits; it reads no file and keeps no state. A rule without a check documents a cause whose evidence no reader
+reads yet: it never fires.
 """
 
 from __future__ import annotations

@@ -158,7 +158,8 @@ def _n17(evidence: Evidence) -> Iterable[Hit]:
     if failing and on_straight and set(failing) <= on_crossing:
         pair = min(ranks for ranks in crossing if set(ranks) & set(failing))
         yield Hit(
-            f"only ranks whose data crosses rails fail: rank {pair[0]} sends through NIC {sending[pair]}, rank {pair[1]} "
+            f"only ranks whose data crosses rails fail: rank {pair[0]} sends through NIC {sending[pair]}, rank "
+            f"{pair[1]} "
             f"receives through NIC {receiving[pair]}",
             merge_sources([[statement.source for statement in failing.values()],
                            [c.source for c in evidence.network_connections if (c.src, c.dst) == pair]]),
@@ -194,7 +195,8 @@ def _n18(evidence: Evidence) -> Iterable[Hit]:
         if fall is None or len(hosts) == 1:
             continue
         yield Hit(
-            f"busbw of {run.collective or 'the run'} falls with size: {format_bandwidth(fall.best.busbw_bytes_per_s)} at "
+            f"busbw of {run.collective or 'the run'} falls with size: "
+            f"{format_bandwidth(fall.best.busbw_bytes_per_s)} at "
             f"{format_size(fall.best.size_bytes)}, {format_bandwidth(fall.last.busbw_bytes_per_s)} at "
             f"{format_size(fall.last.size_bytes)}",
             (fall.best.source, fall.last.source),
@@ -220,8 +222,10 @@ def _n19(evidence: Evidence) -> Iterable[Hit]:
         if item.nics_by_tree is not None and item.nics_by_ring is not None:
             told += f" ({item.nics_by_tree:.1f} by a tree's bytes on the wire, {item.nics_by_ring:.1f} by a ring's)"
         yield Hit(
-            f"{item.collective} over {machine.num_nodes} nodes reaches {format_bandwidth(item.plateau.busbw_bytes_per_s)} of "
-            f"busbw; {item.expectation.source} should give {format_bandwidth(item.expectation.busbw_bytes_per_s)} or more: "
+            f"{item.collective} over {machine.num_nodes} nodes reaches "
+            f"{format_bandwidth(item.plateau.busbw_bytes_per_s)} of "
+            f"busbw; {item.expectation.source} should give "
+            f"{format_bandwidth(item.expectation.busbw_bytes_per_s)} or more: "
             f"{told}",
             (item.plateau.source,),
             tuple(Subject(host=host) for host in sorted(set(evidence.host_of_rank.values()))[:4]),
@@ -234,7 +238,8 @@ def _n20(evidence: Evidence) -> Iterable[Hit]:
             own = [source for source in slow if blame.node in source.text] or slow
             yield Hit(
                 f"{name}: {blame.num_slow} of {blame.num_pairs} pairs of {blame.node} are slow (median "
-                f"{format_bandwidth(blame.median_bytes_per_s)} against {format_bandwidth(verdict.reference_bytes_per_s)}), and "
+                f"{format_bandwidth(blame.median_bytes_per_s)} against "
+                f"{format_bandwidth(verdict.reference_bytes_per_s)}), and "
                 "the others are fast among themselves",
                 tuple(own[:3]),
                 (Subject(host=blame.node),),
@@ -247,7 +252,8 @@ def _n21(evidence: Evidence) -> Iterable[Hit]:
         if verdict.groups:
             said = " | ".join(", ".join(group) for group in verdict.groups)
             yield Hit(
-                f"{name}: pairs within a group are fast, pairs across are slow ({verdict.num_slow} of {verdict.num_pairs}), so "
+                f"{name}: pairs within a group are fast, pairs across are slow ({verdict.num_slow} of "
+                f"{verdict.num_pairs}), so "
                 f"no node is to blame but what joins the groups: {said}",
                 tuple(slow[:3]),
                 tuple(Subject(link=f"{group[0]}.. ({len(group)} nodes)") for group in verdict.groups),
@@ -269,12 +275,14 @@ def _n22(evidence: Evidence) -> Iterable[Hit]:
 RULES: tuple[Rule, ...] = (
     Rule(
         "N09", "RoCE address or route is wrong",
-        "The first packets between two adapters are never answered: the GID, the VLAN or the route does not lead there, or "
+        "The first packets between two adapters are never answered: the GID, the VLAN or the route does not "
+        "lead there, or "
         "the two ports are on different fabrics.",
         "A completion with status 12 (transport retry counter exceeded; vendor error 129) soon after `Init COMPLETE`.",
         "A retry error after hours, or with a link that went down, is N10. Flushes and remote exits are cascade (N11).",
         Severity.FATAL, Role.ROOT,
-        "Set `NCCL_IB_GID_INDEX` to the routable RoCE v2 address (`show_gids`), keep both ends on one fabric (N12), and prove "
+        "Set `NCCL_IB_GID_INDEX` to the routable RoCE v2 address (`show_gids`), keep both ends on one fabric "
+        "(N12), and prove "
         "the path with `ib_write_bw -x <index>`.",
         _n09, collect="`show_gids` and `ibstat` of both hosts; `NCCL_DEBUG_SUBSYS=INIT,NET`",
         explains=("N11", "H02", "H05", "H12", "P04", "P06", "P07", "U01"),
@@ -282,7 +290,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "N10", "A link flaps or loses packets",
         "A path that has worked stops working: a port goes down, or retries run out in the middle of the run.",
-        "Status 12 after many collectives or minutes, `async event: port error`, `lost carrier` or link-down in the kernel log.",
+        "Status 12 after many collectives or minutes, `async event: port error`, `lost carrier` or link-down "
+        "in the kernel log.",
         "A peer that died shows as flush (status 5) or remote exit instead.",
         Severity.FATAL, Role.ROOT,
         "Replace cable or optic; `NCCL_IB_TIMEOUT` and `NCCL_IB_RETRY_CNT` only ride out short flaps.",
@@ -299,7 +308,8 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "N17", "Rails cannot reach each other",
-        "On a rail-only fabric adapters of different index are not connected, and exactly the ranks whose rings cross rails fail.",
+        "On a rail-only fabric adapters of different index are not connected, and exactly the ranks whose "
+        "rings cross rails fail.",
         "Status 12 only on ranks that send through one NIC and arrive at another, while same-rail pairs work.",
         "Needs channel lines of both sides; silent when a same-rail rank fails too.",
         Severity.FATAL, Role.ROOT, "`NCCL_CROSS_NIC=0`.", _n17, explains=("N09", "N11", "H02", "H12", "P06", "U01"),
@@ -315,7 +325,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "N19", "Fewer NICs than there are",
         "A benchmark over nodes stays far below what the adapters give, as if only some of them carried data.",
-        "nccl-tests or Inspector plateau below 60 % of NICs x line rate x 0.92, with the NICs counted by ibstat, NCCL, a "
+        "nccl-tests or Inspector plateau below 60 % of NICs x line rate x 0.92, with the NICs counted by "
+        "ibstat, NCCL, a "
         "topology file or the table itself.",
         "Silent where the number or rate of NICs is unknown, and on one node.",
         Severity.SLOW, Role.EITHER,
@@ -325,7 +336,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "N20", "One node is slow with every partner",
         "The pairs of one node are slow while the others are fast among themselves.",
-        "Pairwise results; at least half of its pairs slow, and less than one chance in a thousand under the others' rate.",
+        "Pairwise results; at least half of its pairs slow, and less than one chance in a thousand under the "
+        "others' rate.",
         "See `pair_matrix`: groups of nodes and rails are tried first.",
         Severity.SLOW, Role.ROOT, "Drain the node; test its NICs, cables and GPUs alone.", _n20, Confidence.HIGH,
         collect="ibstat, dmesg and `nvidia-smi -q` of that node", explains=("N18", "N11"),
@@ -335,7 +347,8 @@ RULES: tuple[Rule, ...] = (
         "Nodes fall into groups, fast within and slow across: an oversubscribed or broken layer between them.",
         "Pairwise results in which 90 % of the pairs agree with such groups.",
         "Only groups of three nodes and more; a single slow node is N20.",
-        Severity.SLOW, Role.ROOT, "Check the uplinks of the leaf switches, routing and adaptive routing; place jobs in one group.",
+        Severity.SLOW, Role.ROOT, "Check the uplinks of the leaf switches, routing and adaptive routing; place "
+                                  "jobs in one group.",
         _n21, collect="which leaf each node hangs on (`ibnetdiscover`, LLDP)", explains=("N18",),
     ),
     Rule(

@@ -141,7 +141,8 @@ def _g03(evidence: Evidence) -> Iterable[Hit]:
     if far and not _all_far(evidence):
         fact, statement = far[0]
         yield Hit(
-            f"GPU {fact.gpu} is too far from every NIC for GPUDirect RDMA: distance {fact.distance} to HCA {fact.hca}, allowed "
+            f"GPU {fact.gpu} is too far from every NIC for GPUDirect RDMA: distance {fact.distance} to HCA "
+            f"{fact.hca}, allowed "
             f"is {fact.threshold}",
             merge_sources([[s.source for _, s in far[:3]], _without_gdr(evidence)]),
             evidence.speakers_of(statement),
@@ -161,7 +162,8 @@ def _g05(evidence: Evidence) -> Iterable[Hit]:
         on = re.search(r"intel_iommu=on|amd_iommu=on|translated|iommu=force", text)
         if on and "iommu=pt" not in text and "passthrough" not in text:
             yield Hit(
-                f"the IOMMU remaps DMA ({on[0]}): traffic between GPUs and NICs goes through the root complex, or hangs",
+                f"the IOMMU remaps DMA ({on[0]}): traffic between GPUs and NICs goes through the root complex, "
+                "or hangs",
                 (state.source,),
                 (Subject(host=state.stamp.host),) if state.stamp.host else (),
             )
@@ -173,7 +175,8 @@ def _g06(evidence: Evidence) -> Iterable[Hit]:
         for device in matrix.devices:
             if device.kind == "gpu" and any(cell in ("GNS", "CNS") for cell in device.cells):
                 yield Hit(
-                    f"{device.name} has no peer access ({'GNS' if 'GNS' in device.cells else 'CNS'}): a limit of this GPU or "
+                    f"{device.name} has no peer access ({'GNS' if 'GNS' in device.cells else 'CNS'}): a limit "
+                    "of this GPU or "
                     "chipset, not a fault",
                     (device.source,),
                     (Subject(host=matrix.host, file=matrix.source.file),),
@@ -303,7 +306,8 @@ def _g11(evidence: Evidence) -> Iterable[Hit]:
     if (full is not None and sees < COLLAPSED_SHARE * full) or (full is None and counts):
         more = f", where {evidence.gpu_name} has {NVLINKS_PER_GPU[family][0]} links and {full:g} GB/s" if full else ""
         yield Hit(
-            f"with NCCL_TOPO_FILE={setting.value} NCCL finds {best.channels} NVLink channel{'s' if best.channels > 1 else ''} "
+            f"with NCCL_TOPO_FILE={setting.value} NCCL finds {best.channels} NVLink "
+            f"channel{'s' if best.channels > 1 else ''} "
             f"of {best.bw_intra:g} GB/s{more}: the file hides links",
             merge_sources([[setting.source], [statement.source], [s.source for _, s in counts[:1]]]),
             (Subject(variable="NCCL_TOPO_FILE", file=setting.value), *evidence.speakers_of(statement, 2)),
@@ -317,7 +321,8 @@ def _g12(evidence: Evidence) -> Iterable[Hit]:
         if far or _no_module(evidence):
             first = evidence.matrices[0]
             yield Hit(
-                "no GPU is near any NIC by `topo -m`, GPUDirect RDMA is off and no topology file is set: a virtual machine that "
+                "no GPU is near any NIC by `topo -m`, GPUDirect RDMA is off and no topology file is set: a "
+                "virtual machine that "
                 "hides its PCIe tree",
                 merge_sources(
                     [[first.source], [s.source for _, s in far[:2]], [s.source for s in _no_module(evidence)[:2]]]
@@ -384,7 +389,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "G01", "GPUDirect RDMA is off",
         "The NIC cannot read GPU memory: neither nvidia-peermem nor DMA-BUF is there for NCCL.",
-        "`GPU Direct RDMA Disabled for HCA` or `... (no module ...)`, `GDR 0`, network lines without `/GDRDMA`, over several nodes.",
+        "`GPU Direct RDMA Disabled for HCA` or `... (no module ...)`, `GDR 0`, network lines without "
+        "`/GDRDMA`, over several nodes.",
         "One node never needs it. With GPUs at PHB or SYS from their NICs it may be right without (low confidence).",
         Severity.SLOW, Role.EITHER,
         "Load nvidia-peermem (`modprobe nvidia-peermem`), or use DMA-BUF (Linux 5.12, open driver 515, NCCL 2.13).",
@@ -395,14 +401,16 @@ RULES: tuple[Rule, ...] = (
         "NCCL looks for the module by its old name and finds nothing.",
         "G01's signs with nvidia-peermem loaded and a NCCL from 2.19 to 2.23.3.",
         "Only in these versions.",
-        Severity.SLOW, Role.ROOT, "NCCL 2.23.4 or later.", _g02, Confidence.HIGH, explains=("G01",), versions="2.19 to 2.23.3",
+        Severity.SLOW, Role.ROOT, "NCCL 2.23.4 or later.", _g02, Confidence.HIGH, explains=("G01",), versions=
+            "2.19 to 2.23.3",
     ),
     Rule(
         "G03", "GPU and NIC are too far apart for GPUDirect RDMA",
         "The path between GPU and NIC crosses more than `NCCL_NET_GDR_LEVEL` allows.",
         "`GPU Direct RDMA Disabled for GPU .. / HCA .. (distance 4 > 3)`, for every NIC of that GPU.",
         "Not a driver's fault; far NICs beside a near one are normal.",
-        Severity.SLOW, Role.EITHER, "Use the near NIC (`NCCL_IB_HCA`, rank order), or `NCCL_NET_GDR_LEVEL=PHB|SYS` and measure.",
+        Severity.SLOW, Role.EITHER, "Use the near NIC (`NCCL_IB_HCA`, rank order), or "
+                                    "`NCCL_NET_GDR_LEVEL=PHB|SYS` and measure.",
         _g03, Confidence.HIGH, collect="`nvidia-smi topo -m`",
     ),
     Rule(
@@ -415,7 +423,8 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "G05", "The IOMMU remaps DMA",
-        "With address translation on, peer-to-peer DMA goes through the root complex; the first collective may hang with GPUs "
+        "With address translation on, peer-to-peer DMA goes through the root complex; the first collective may "
+        "hang with GPUs "
         "at 100 %.",
         "The kernel's boot line or `iommu: Default domain type: Translated`.",
         "`iommu=pt` (passthrough) is fine.",
@@ -434,8 +443,10 @@ RULES: tuple[Rule, ...] = (
         "NCCL uses shared memory although the GPUs have NVLink, or because peer access was switched off.",
         "`via SHM` with NVLink in the matrix, the topology or NCCL's own search, or with `NCCL_P2P_DISABLE=1` / "
         "`NCCL_P2P_LEVEL=LOC`.",
-        "PCIe GPUs without peer access have no better way. Containers with separate IPC and PID namespaces cause it too.",
-        Severity.SLOW, Role.ROOT, "Unset the variable; run containers with `--ipc=host`; NCCL 2.18 and later can use CUMEM.",
+        "PCIe GPUs without peer access have no better way. Containers with separate IPC and PID namespaces "
+        "cause it too.",
+        Severity.SLOW, Role.ROOT, "Unset the variable; run containers with `--ipc=host`; NCCL 2.18 and later "
+                                  "can use CUMEM.",
         _g07, collect="`nvidia-smi topo -m`, and the container's --ipc setting", explains=("G15",),
     ),
     Rule(
@@ -448,15 +459,18 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "G09", "NVLink is degraded",
         "A GPU has fewer NVLinks than its product, or than its neighbours.",
-        "`NV#` of `topo -m` against the product's count (H100 18, A100 12, A800 and H800 8, V100 6) and among the pairs of a board.",
+        "`NV#` of `topo -m` against the product's count (H100 18, A100 12, A800 and H800 8, V100 6) and among "
+        "the pairs of a board.",
         "NV8 is healthy on an A800. Hybrid meshes (DGX-1) have different bonds by design.",
-        Severity.SLOW, Role.ROOT, "Check the fabric manager and Xid 74; reset the GPU or reseat the board.", _g09, Confidence.HIGH,
+        Severity.SLOW, Role.ROOT, "Check the fabric manager and Xid 74; reset the GPU or reseat the board.",
+        _g09, Confidence.HIGH,
         collect="`nvidia-smi nvlink -s`, dmesg", explains=("G15",),
     ),
     Rule(
         "G10", "NVLink SHARP cannot start",
         "Multicast memory cannot be bound: the fabric manager (or IMEX between nodes) does not run.",
-        "`Failed to bind NVLink SHARP (NVLS) Multicast memory`, CUDA error 401 or 802 in nvls.cc, nvidia-smi's fabric state.",
+        "`Failed to bind NVLink SHARP (NVLS) Multicast memory`, CUDA error 401 or 802 in nvls.cc, nvidia-smi's "
+        "fabric state.",
         "802 means that the fabric manager has not started at all.",
         Severity.FATAL, Role.ROOT, "Start nvidia-fabricmanager (and nvidia-imex); `NCCL_NVLS_ENABLE=0` only masks it.",
         _g10, Confidence.HIGH, collect="`systemctl status nvidia-fabricmanager`, `nvidia-smi -q | grep -A2 Fabric`",
@@ -465,17 +479,21 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "G11", "The topology file is wrong",
         "`NCCL_TOPO_FILE` makes NCCL believe in a machine that is not there.",
-        "A link count that differs at its two ends, a missing target, or a channel count that collapses with the file set.",
+        "A link count that differs at its two ends, a missing target, or a channel count that collapses with "
+        "the file set.",
         "Clouds need such a file: its presence alone says nothing.",
-        Severity.SLOW, Role.ROOT, "Remove the variable, or repair the file (`atoll lint topology FILE`).", _g11, Confidence.HIGH,
-        collect="the file itself; `NCCL_TOPO_DUMP_FILE` of a run without it", explains=("G15",), versions="2.6 and later",
+        Severity.SLOW, Role.ROOT, "Remove the variable, or repair the file (`atoll lint topology FILE`).",
+        _g11, Confidence.HIGH,
+        collect="the file itself; `NCCL_TOPO_DUMP_FILE` of a run without it", explains=("G15",), versions=
+            "2.6 and later",
     ),
     Rule(
         "G12", "A virtual machine without a topology file",
         "The hypervisor hides the PCIe tree, so every NIC looks far from every GPU and GPUDirect RDMA stays off.",
         "All GPU to NIC paths at PHB, NODE or SYS, GPUDirect RDMA off, no `NCCL_TOPO_FILE`, several nodes.",
         "Bare metal with far NICs looks the same: check that it is a virtual machine.",
-        Severity.SLOW, Role.ROOT, "Set the vendor's topology file (ndv4, ndv5, p4d, p5 ...).", _g12, explains=("G01", "G03"),
+        Severity.SLOW, Role.ROOT, "Set the vendor's topology file (ndv4, ndv5, p4d, p5 ...).", _g12, explains=(
+            "G01", "G03"),
         collect="`systemd-detect-virt`",
     ),
     Rule(
@@ -490,7 +508,8 @@ RULES: tuple[Rule, ...] = (
         "Proxy threads run on a socket that the GPU is not on.",
         "NCCL's `GPU affinity = .. ; CPU affinity = ..` without a common CPU.",
         "None: the line has both.",
-        Severity.SLOW, Role.ROOT, "Bind each rank to the NUMA node of its GPU (`--cpu-bind`, `numactl`).", _g14, Confidence.HIGH,
+        Severity.SLOW, Role.ROOT, "Bind each rank to the NUMA node of its GPU (`--cpu-bind`, `numactl`).",
+        _g14, Confidence.HIGH,
     ),
     Rule(
         "G15", "NVLink gives less than it should",

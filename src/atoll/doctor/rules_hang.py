@@ -150,7 +150,8 @@ def _h04(evidence: Evidence) -> Iterable[Hit]:
     if line is not None:
         ranks = sorted(_timeouts(evidence))
         yield Hit(
-            f"ranks {ranks[0]} to {ranks[-1]} wait in {line.work.op.lower()} {line.work.sequence} for rank 0, which is busy with "
+            f"ranks {ranks[0]} to {ranks[-1]} wait in {line.work.op.lower()} {line.work.sequence} for rank 0, "
+            "which is busy with "
             "something of its own (download, data preparation, compilation)",
             tuple(_timeouts(evidence)[rank].source for rank in ranks[:3]),
             (evidence.place(0),),
@@ -240,7 +241,8 @@ def _h09(evidence: Evidence) -> Iterable[Hit]:
     for fact, statement in evidence.said(DuplicateGpu):
         named = fact.rank >= 0 and fact.other_rank >= 0
         yield Hit(
-            (f"ranks {fact.rank} and {fact.other_rank} use one GPU" + (f" ({bus_id_text(fact.bus_id)})" if fact.bus_id >= 0 else "")
+            (f"ranks {fact.rank} and {fact.other_rank} use one GPU" + (f" ({bus_id_text(fact.bus_id)})"
+            if fact.bus_id >= 0 else "")
              if named else "several ranks use one GPU")
             + ("; MIG is on, so it may be meant" if mig else ""),
             (statement.source,),
@@ -310,7 +312,8 @@ def _h12(evidence: Evidence) -> Iterable[Hit]:
     if every:
         first = every[0]
         yield Hit(
-            f"PyTorch's watchdog gave {first.work.op.lower()} {first.work.sequence} up on {len(lines) or len(every)} rank"
+            f"PyTorch's watchdog gave {first.work.op.lower()} {first.work.sequence} up on "
+            f"{len(lines) or len(every)} rank"
             f"{'s' if len(lines) > 1 else ''}"
             + (f" after {format_duration(first.work.timeout_s)}" if first.work.timeout_s else ""),
             tuple(line.source for line in every[:2]),
@@ -323,13 +326,17 @@ _AFTERMATH: Final = ("H12", "H06", "N11", "P04", "P05", "P06", "P07", "U01", "W0
 RULES: tuple[Rule, ...] = (
     Rule(
         "H01", "A rank never entered the collective",
-        "The others wait in a collective that this rank has not enqueued: it is stuck or busy elsewhere, or its process is gone.",
-        "Flight-recorder dumps (a member without the operation, an empty or missing dump), watchdog lines (a rank that is "
+        "The others wait in a collective that this rank has not enqueued: it is stuck or busy elsewhere, or "
+        "its process is gone.",
+        "Flight-recorder dumps (a member without the operation, an empty or missing dump), watchdog lines (a "
+        "rank that is "
         "behind, or silent), RAS counts that stay lower.",
-        "A rank that waits for others itself is a victim. Missing dumps only accuse where nothing else explains the hang.",
-        Severity.FATAL, Role.ROOT, "Look at that rank: `py-spy dump`, dmesg of its host, the last line of its log; then its control flow.",
+        "A rank that waits for others itself is a victim. Missing dumps only accuse where nothing else "
+        "explains the hang.",
+        Severity.FATAL, Role.ROOT, "Look at that rank: `py-spy dump`, dmesg of its host, the last line of its "
+                                   "log; then its control flow.",
         _h01, Confidence.HIGH, collect="`py-spy dump --pid <rank's process>`, dmesg of its host, its own log",
-        explains=_AFTERMATH + ("H02", "H04", "H05"),
+        explains=(*_AFTERMATH, "H02", "H04", "H05"),
     ),
     Rule(
         "H02", "All ranks entered, and none gets out",
@@ -341,20 +348,25 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "H03", "Ranks entered different collectives",
-        "At the same place of a group's sequence ranks run another operation, size or type, or wait for each other in a ring.",
+        "At the same place of a group's sequence ranks run another operation, size or type, or wait for each "
+        "other in a ring.",
         "Flight-recorder entries of one sequence number that differ, `CollectiveFingerPrint` reports.",
         "All-to-all sizes differ legally. Without a majority nobody is named.",
-        Severity.FATAL, Role.ROOT, "Make all ranks take the same branch; pad uneven batches; use `join` for uneven inputs.", _h03,
-        Confidence.HIGH, collect="stack frames in the flight recorder (`TORCH_NCCL_TRACE_CPP_STACK`), `TORCH_DISTRIBUTED_DEBUG=DETAIL`",
-        explains=_AFTERMATH + ("H01", "H02"),
+        Severity.FATAL, Role.ROOT, "Make all ranks take the same branch; pad uneven batches; use `join` for "
+                                   "uneven inputs.", _h03,
+        Confidence.HIGH, collect="stack frames in the flight recorder (`TORCH_NCCL_TRACE_CPP_STACK`), "
+                                 "`TORCH_DISTRIBUTED_DEBUG=DETAIL`",
+        explains=(*_AFTERMATH, "H01", "H02"),
     ),
     Rule(
         "H04", "Rank 0 works while the others wait",
-        "The others time out in an early, tiny broadcast or barrier because rank 0 downloads, prepares or compiles alone.",
+        "The others time out in an early, tiny broadcast or barrier because rank 0 downloads, prepares or "
+        "compiles alone.",
         "Watchdog lines of all ranks but 0, one sequence number up to 10, few elements.",
         "Sequence 1 on all ranks, 0 included, is H05.",
-        Severity.FATAL, Role.ROOT, "Do that work before the process group, or give the first group a longer timeout.", _h04,
-        collect="rank 0's own log", explains=_AFTERMATH + ("H01", "H02"),
+        Severity.FATAL, Role.ROOT, "Do that work before the process group, or give the first group a longer "
+                                   "timeout.", _h04,
+        collect="rank 0's own log", explains=(*_AFTERMATH, "H01", "H02"),
     ),
     Rule(
         "H05", "The first collective never ends",
@@ -362,7 +374,7 @@ RULES: tuple[Rule, ...] = (
         "Watchdog lines with sequence 1 on every rank.",
         "A rank that is silent is H01 or H04.",
         Severity.FATAL, Role.EITHER, "Try `NCCL_P2P_DISABLE=1`: if it helps, G04 or G05; else N09.", _h05,
-        collect="`lspci -vvv | grep ACSCtl`, kernel boot line, `show_gids`", explains=_AFTERMATH + ("H02",),
+        collect="`lspci -vvv | grep ACSCtl`, kernel boot line, `show_gids`", explains=(*_AFTERMATH, "H02"),
     ),
     Rule(
         "H06", "The watchdog itself was stuck",
@@ -370,14 +382,16 @@ RULES: tuple[Rule, ...] = (
         "`watchdog got stuck for 480 seconds`, before any timeout.",
         "Usually secondary: after a timeout it is aftermath.",
         Severity.FATAL, Role.EITHER, "Dump the stacks of that process; look for a CUDA call under a lock.", _h06,
-        collect="`py-spy dump --native`, flight-recorder dumps", explains=("H12", "P04", "P05", "P06", "P07", "U01", "W05"),
+        collect="`py-spy dump --native`, flight-recorder dumps", explains=("H12", "P04", "P05", "P06", "P07",
+        "U01", "W05"),
     ),
     Rule(
         "H07", "Timeouts are not nested",
         "A layer gives up before the layer inside it can say what is wrong.",
         "NCCL's, the process group's and the heartbeat's timeouts, from variables, dumps and watchdog lines.",
         "Two defaults are never told.",
-        Severity.NOTICE, Role.EITHER, "Make each layer strictly longer than the one inside (`atoll lint timeouts`).", _h07,
+        Severity.NOTICE, Role.EITHER, "Make each layer strictly longer than the one inside (`atoll lint "
+                                      "timeouts`).", _h07,
     ),
     Rule(
         "H08", "Ranks come late",
@@ -391,7 +405,8 @@ RULES: tuple[Rule, ...] = (
         "`LOCAL_RANK` is not used to select the device.",
         "`Duplicate GPU detected`, or 2.30's wording.",
         "MIG or MPS may mean it.",
-        Severity.FATAL, Role.ROOT, "`torch.cuda.set_device(LOCAL_RANK)` before the process group.", _h09, Confidence.HIGH,
+        Severity.FATAL, Role.ROOT, "`torch.cuda.set_device(LOCAL_RANK)` before the process group.",
+        _h09, Confidence.HIGH,
         explains=("N11", "H12", "P04", "P06", "U01"),
     ),
     Rule(
@@ -407,8 +422,10 @@ RULES: tuple[Rule, ...] = (
         "NCCL cannot make its shared-memory segments.",
         "`failed to extend /dev/shm/nccl-...`, `posix_fallocate ... No space left`; SIGBUS (exit -7) as a suspicion.",
         "Stale nccl-* files of killed jobs fill it too.",
-        Severity.FATAL, Role.ROOT, "`--shm-size=1g` (or more), an emptyDir of medium Memory; remove stale /dev/shm/nccl-*.", _h11,
-        collect="`df -h /dev/shm; ls -la /dev/shm` inside the container", explains=("N11", "H12", "P04", "P05", "P06", "U01"),
+        Severity.FATAL, Role.ROOT, "`--shm-size=1g` (or more), an emptyDir of medium Memory; remove stale "
+                                   "/dev/shm/nccl-*.", _h11,
+        collect="`df -h /dev/shm; ls -la /dev/shm` inside the container", explains=("N11", "H12", "P04", "P05",
+        "P06", "U01"),
     ),
     Rule(
         "H12", "A collective timed out",
@@ -416,6 +433,7 @@ RULES: tuple[Rule, ...] = (
         "`Watchdog caught collective operation timeout`.",
         "Never a root.",
         Severity.FATAL, Role.CASCADE, "Find who did not come (H01) or what is stuck (H02).", _h12, Confidence.HIGH,
-        collect="flight-recorder dumps of all ranks (`TORCH_NCCL_TRACE_BUFFER_SIZE=2000`, `TORCH_NCCL_DUMP_ON_TIMEOUT=1`)",
+        collect="flight-recorder dumps of all ranks (`TORCH_NCCL_TRACE_BUFFER_SIZE=2000`, "
+                "`TORCH_NCCL_DUMP_ON_TIMEOUT=1`)",
     ),
 )  # fmt: skip

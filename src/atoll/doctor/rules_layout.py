@@ -47,7 +47,8 @@ def _l01(evidence: Evidence) -> Iterable[Hit]:
                 continue
             if len(places) > 1:
                 yield Hit(
-                    f"tensor-parallel group {group.name} ({group.description}) has ranks {', '.join(map(str, group.ranks[:16]))} "
+                    f"tensor-parallel group {group.name} ({group.description}) has ranks "
+                    f"{', '.join(map(str, group.ranks[:16]))} "
                     f"on {' and '.join(places[:4])}: its all-reduce of every layer crosses the network",
                     merge_sources([[dump.source], [local.source] if local is not None and not hosts else []]),
                     (Subject(group=group.name), *(evidence.place(rank) for rank in group.ranks[:8])),
@@ -60,7 +61,8 @@ def _l02(evidence: Evidence) -> Iterable[Hit]:
     found = exposed_by_steps(evidence.steps) or exposed_by_recorder(evidence.dumps)
     if found is not None:
         yield Hit(
-            f"communication is not overlapped: on rank {found.rank} {found.share:.0%} of the time is spent in collectives that "
+            f"communication is not overlapped: on rank {found.rank} {found.share:.0%} of the time is spent in "
+            "collectives that "
             "nothing hides",
             found.sources,
             (evidence.place(found.rank),),
@@ -101,7 +103,8 @@ def _l04(evidence: Evidence) -> Iterable[Hit]:
     elif hot and len(hot) * 2 <= sum(len(smi.gpus) for smi in evidence.smi):
         gpu = hot[0]
         yield Hit(
-            f"GPU {gpu.index} is slowed down ({', '.join(gpu.slowdowns)}) and the others are not: every collective waits for it",
+            f"GPU {gpu.index} is slowed down ({', '.join(gpu.slowdowns)}) and the others are not: every "
+            "collective waits for it",
             tuple(gpu.source for gpu in hot[:3]),
             tuple(Subject(host=gpu.host, gpu=gpu.index, bus_id=gpu.bus_id) for gpu in hot[:8]),
         )
@@ -122,7 +125,8 @@ def _l05(evidence: Evidence) -> Iterable[Hit]:
     rhythm = f"every {found.period} steps" if found.period else "now and then"
     who = "all ranks" if len(found.ranks) > 1 else f"rank {found.ranks[0]}"
     yield Hit(
-        f"{rhythm} a step takes {format_duration(found.spike_s)} instead of {format_duration(found.usual_s)} ({found.num_spikes} "
+        f"{rhythm} a step takes {format_duration(found.spike_s)} instead of {format_duration(found.usual_s)} "
+        f"({found.num_spikes} "
         f"times, {who}): "
         + ("a checkpoint or an evaluation" if found.period else "the data loader, or something on the host"),
         found.sources,
@@ -141,17 +145,21 @@ def _l06(evidence: Evidence) -> Iterable[Hit]:
 RULES: tuple[Rule, ...] = (
     Rule(
         "L01", "Tensor parallelism spans nodes",
-        "The all-reduces inside every layer cross the network instead of staying on NVLink: 2 to 5 times the step time.",
-        "A flight-recorder group described as tensor parallel whose ranks are on several hosts (NCCL log, dumps or host list "
+        "The all-reduces inside every layer cross the network instead of staying on NVLink: 2 to 5 times the "
+        "step time.",
+        "A flight-recorder group described as tensor parallel whose ranks are on several hosts (NCCL log, "
+        "dumps or host list "
         "say where ranks are; else LOCAL_WORLD_SIZE).",
         "Expert, data, pipeline and context groups may be wide by design.",
-        Severity.SLOW, Role.ROOT, "Keep TP at or below the GPUs of a node, and order ranks so that TP is innermost.", _l01,
+        Severity.SLOW, Role.ROOT, "Keep TP at or below the GPUs of a node, and order ranks so that TP is "
+                                  "innermost.", _l01,
         collect="flight-recorder dumps and NCCL_DEBUG=INFO of one rank per node", explains=("L02",),
     ),
     Rule(
         "L02", "Communication is not overlapped with compute",
         "The step is compute plus communication, although bucketing could hide most of it.",
-        "Step times with compute and communication parts that add up, or a recorder with timings in which each collective is "
+        "Step times with compute and communication parts that add up, or a recorder with timings in which each "
+        "collective is "
         "created only after the last completed; at least a fifth of the time.",
         "Judged on the rank that communicates least: the others' time may be waiting for a straggler (L04).",
         Severity.SLOW, Role.EITHER,
@@ -164,23 +172,27 @@ RULES: tuple[Rule, ...] = (
         "Ranks spend a large share of the step waiting for the stage before or after them.",
         "Timed receives in the flight recorder that cover 30 % or more of a rank's window.",
         "A bubble of (stages - 1) / microbatches is inherent.",
-        Severity.SLOW, Role.EITHER, "More microbatches, interleaving, or a better split of layers.", _l03, Confidence.LOW,
+        Severity.SLOW, Role.EITHER, "More microbatches, interleaving, or a better split of layers.",
+        _l03, Confidence.LOW,
     ),
     Rule(
         "L04", "One rank keeps all others waiting",
-        "A straggler (throttled, sharing its GPU, on a slow host) computes longer; the others wait for it in collectives.",
+        "A straggler (throttled, sharing its GPU, on a slow host) computes longer; the others wait for it in "
+        "collectives.",
         "Per-rank compute times, or recorder timings in which one rank starts last and its kernels are the shortest; "
         "nvidia-smi's slowdown reasons.",
         "Long communication on the *other* ranks is their waiting, not a network fault.",
         Severity.SLOW, Role.ROOT, "Check clocks, temperature and power of that GPU; drain the node if it stays.", _l04,
-        collect="`nvidia-smi -q -d PERFORMANCE,CLOCK,TEMPERATURE` on that host", explains=("L02", "L03", "L06", "N19", "G15"),
+        collect="`nvidia-smi -q -d PERFORMANCE,CLOCK,TEMPERATURE` on that host", explains=("L02", "L03", "L06",
+        "N19", "G15"),
     ),
     Rule(
         "L05", "Steps stall periodically",
         "Some steps take far longer than the rest: checkpoints, evaluation, the data loader.",
         "Step times at 1.5 times the median and more, at a fixed interval or repeatedly.",
         "The first two steps are warm-up.",
-        Severity.SLOW, Role.ROOT, "Asynchronous checkpoints; more loader workers, prefetch; look at what rank 0 does alone.", _l05,
+        Severity.SLOW, Role.ROOT, "Asynchronous checkpoints; more loader workers, prefetch; look at what rank "
+                                  "0 does alone.", _l05,
     ),
     Rule(
         "L06", "Batches are uneven",

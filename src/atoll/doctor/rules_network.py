@@ -1,7 +1,7 @@
 """Network rules, part one: which network carries the data, and whether it should be another (N01 to N08, N12 to N16).
 
-An error on the wire is in ``rules_fabric.py``. All of these rules are silent on one node: a missing InfiniBand is then no
-fault, whatever the log complains about (W01 says so when asked).
+An error on the wire is in ``rules_fabric.py``. All of these rules are silent on one node: a missing InfiniBand is
+then no fault, whatever the log complains about (W01 says so when asked).
 """
 
 from __future__ import annotations
@@ -103,7 +103,8 @@ def _n02(evidence: Evidence) -> Iterable[Hit]:
             continue
         first = wrong[0] is interfaces[0]
         yield Hit(
-            f"the {use} network {'is' if first else 'includes'} {wrong[0].name} ({wrong[0].address}), which does not reach "
+            f"the {use} network {'is' if first else 'includes'} {wrong[0].name} ({wrong[0].address}), which "
+            "does not reach "
             "other nodes",
             (statement.source,),
             evidence.speakers_of(statement),
@@ -208,7 +209,8 @@ def _n08(evidence: Evidence) -> Iterable[Hit]:
     lacking = {host: statement for host, statement in found["missing"] if host not in having}
     if having and lacking:
         yield Hit(
-            f"a network plugin is loaded on {', '.join(sorted(having)[:3])} and missing on {', '.join(sorted(lacking)[:3])}",
+            f"a network plugin is loaded on {', '.join(sorted(having)[:3])} and missing on "
+            f"{', '.join(sorted(lacking)[:3])}",
             merge_sources([[s.source for _, s in found["loaded"]], [s.source for s in lacking.values()]]),
             tuple(Subject(host=host) for host in sorted(lacking)[:8]),
         )
@@ -253,7 +255,7 @@ def _n12(evidence: Evidence) -> Iterable[Hit]:
     for port in evidence.ports:
         if port.state == "Active":
             by_host.setdefault(port.host or port.source.file, []).append(port)
-    for host, ports in by_host.items():
+    for ports in by_host.values():
         kinds = {port.link_layer for port in ports} - {""}
         rates = {port.rate_bytes_per_s for port in ports if port.rate_bytes_per_s}
         if len(kinds) > 1 or len(rates) > 1:
@@ -358,16 +360,19 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "N01", "Data goes over the management network",
         "Traffic between nodes uses an interface meant for management, while a faster one is there.",
-        "NCCL's `NET/Socket : Using` list with `Using network Socket`, more than one node, and a better interface, an active "
+        "NCCL's `NET/Socket : Using` list with `Using network Socket`, more than one node, and a better "
+        "interface, an active "
         "RDMA port or `NCCL_SOCKET_IFNAME`.",
         "A bootstrap over the management interface is fine as long as data goes over InfiniBand. One node never fires.",
         Severity.SLOW, Role.ROOT,
-        "Set `NCCL_SOCKET_IFNAME=<fabric interface>` (`=name` for exactly that one, `^name` to exclude), or repair RDMA.",
+        "Set `NCCL_SOCKET_IFNAME=<fabric interface>` (`=name` for exactly that one, `^name` to exclude), or "
+        "repair RDMA.",
         _n01, collect="`ip -br addr` and `ethtool <interface>` of one node",
     ),
     Rule(
         "N02", "A container or loopback interface is chosen",
-        "An interface that exists on each node with an address of its own (docker0, a bridge, veth, lo) carries traffic that "
+        "An interface that exists on each node with an address of its own (docker0, a bridge, veth, lo) "
+        "carries traffic that "
         "should reach other nodes.",
         "The interface lists of bootstrap, and of data where sockets carry it, with more than one node.",
         "One node may list any number of bridges.",
@@ -387,7 +392,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "N04", "The RDMA library is missing in the container",
         "libibverbs cannot be opened although the host has adapters, so data goes over sockets.",
-        "`Failed to open libibverbs.so`, more than one node, and adapters in ibstat or an IP-over-InfiniBand interface.",
+        "`Failed to open libibverbs.so`, more than one node, and adapters in ibstat or an IP-over-InfiniBand "
+        "interface.",
         "Silent on one node, and where nothing shows that there are adapters.",
         Severity.SLOW, Role.ROOT,
         "Install rdma-core in the image, pass /dev/infiniband in, and raise memlock.",
@@ -399,7 +405,8 @@ RULES: tuple[Rule, ...] = (
         "`NET/IB : No device found.` with an active port in ibstat, or on some hosts only.",
         "Silent on one node and in clouds without RDMA (nobody has an adapter).",
         Severity.SLOW, Role.ROOT,
-        "Pass the devices in (`--device=/dev/infiniband`, device plugin); check that `NCCL_IB_HCA` does not exclude all.",
+        "Pass the devices in (`--device=/dev/infiniband`, device plugin); check that `NCCL_IB_HCA` does not "
+        "exclude all.",
         _n05, Confidence.HIGH, collect="`ibstat` and `ls /dev/infiniband` on that host", explains=("N01",),
     ),
     Rule(
@@ -415,7 +422,8 @@ RULES: tuple[Rule, ...] = (
         "`NET/OFI No eligible providers`, then `Using network Socket`.",
         "Silent when a provider is selected.",
         Severity.SLOW, Role.ROOT,
-        "Attach the EFA device and its security group; set `NCCL_NET=\"AWS Libfabric\"` so that a fallback fails loudly.",
+        "Attach the EFA device and its security group; set `NCCL_NET=\"AWS Libfabric\"` so that a fallback "
+        "fails loudly.",
         _n07, Confidence.HIGH, collect="`fi_info -p efa` on that host", explains=("N01",),
     ),
     Rule(
@@ -433,7 +441,8 @@ RULES: tuple[Rule, ...] = (
         "`NET/IB : Using` with both link layers, or ibstat with several layers or rates in one host.",
         "Bonds may be meant. ibstat alone is a notice: NCCL may have been told which to use.",
         Severity.FATAL, Role.ROOT, "`NCCL_IB_HCA=<adapters of one fabric>`.", _n12, Confidence.MEDIUM,
-        collect="`ibstat` of both hosts, and which adapters reach each other", explains=("N11", "H02", "H12", "P06", "U01"),
+        collect="`ibstat` of both hosts, and which adapters reach each other", explains=("N11", "H02", "H12",
+        "P06", "U01"),
     ),
     Rule(
         "N13", "Virtual functions flood the list of adapters",
@@ -453,7 +462,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "N15", "A port runs below its rate",
         "A cable, transceiver or FEC setting has made a port train at a lower rate than its peers.",
-        "ibstat rates of the same adapter on other hosts, or of the same subnet in one host; NCCL's own list of speeds.",
+        "ibstat rates of the same adapter on other hosts, or of the same subnet in one host; NCCL's own list "
+        "of speeds.",
         "Only compared within one job.",
         Severity.SLOW, Role.ROOT, "Reseat or replace the cable or optic; check FEC and the switch port.", _n15,
         collect="`mlxlink -d <adapter> -m`", explains=("N19",),

@@ -54,7 +54,8 @@ def _p01(evidence: Evidence) -> Iterable[Hit]:
     )
     ranks = [end.rank for end in matching if end.rank is not None]
     yield Hit(
-        what + (f"; rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:4]))} ended with SIGKILL" if ranks else ""),
+        what + (f"; rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:4]))} ended with SIGKILL"
+        if ranks else ""),
         merge_sources([[k.source for k in kernel], [s.source for s in slurm], [t.source for t in tasks],
                        [e.source for e in matching]]),
         tuple(evidence.place(end.rank, host=end.host) for end in matching[:4])
@@ -172,7 +173,8 @@ def _p07(evidence: Evidence) -> Iterable[Hit]:
     lost = evidence.torch_of(StoreError)
     if lost:
         yield Hit(
-            f"the rendezvous store is unreachable ({lost[0].kind.replace('_', ' ')}): the process that holds it ended first",
+            f"the rendezvous store is unreachable ({lost[0].kind.replace('_', ' ')}): the process that holds "
+            "it ended first",
             tuple(fact.source for fact in lost[:2]),
             tuple(evidence.place(fact.rank) for fact in lost[:4] if fact.rank is not None),
         )
@@ -210,24 +212,27 @@ RULES: tuple[Rule, ...] = (
         "The kernel or Slurm's cgroup killed a process for lack of memory; the others then hang or time out.",
         "An oom-kill record in the kernel log, or Slurm's own (`oom_kill event`, `Out Of Memory`), with exit code -9.",
         "Exit code -9 or a bare `Killed` alone is a suspicion (P05), never this.",
-        Severity.FATAL, Role.ROOT, "Load with mmap, fewer copies and loader workers; ask for more memory.", _p01, Confidence.HIGH,
-        explains=_AFTERMATH + ("P05",),
+        Severity.FATAL, Role.ROOT, "Load with mmap, fewer copies and loader workers; ask for more memory.",
+        _p01, Confidence.HIGH,
+        explains=(*_AFTERMATH, "P05"),
     ),
     Rule(
         "P02", "A GPU ran out of memory",
         "One rank fails to allocate and stops; the others wait in the next collective.",
         "`CUDA out of memory` on a rank, before the others' timeouts.",
         "The first by line counts.",
-        Severity.FATAL, Role.ROOT, "Smaller batch or longer sequence limit on that rank; catch and abort on all ranks.", _p02,
-        Confidence.HIGH, explains=_AFTERMATH + ("P03", "P05"),
+        Severity.FATAL, Role.ROOT, "Smaller batch or longer sequence limit on that rank; catch and abort on "
+                                   "all ranks.", _p02,
+        Confidence.HIGH, explains=(*_AFTERMATH, "P03", "P05"),
     ),
     Rule(
         "P03", "A rank raised an exception of its own",
         "A program error on one rank; the others wait for it until they time out.",
         "A traceback whose exception is not about the network, the store or another rank.",
         "Errors about NCCL, the store or timeouts are aftermath (P04).",
-        Severity.FATAL, Role.ROOT, "Read that traceback first.", _p03, Confidence.HIGH, collect="the full log of that rank",
-        explains=_AFTERMATH + ("P05",),
+        Severity.FATAL, Role.ROOT, "Read that traceback first.", _p03, Confidence.HIGH, collect="the full log "
+                                                                                                "of that rank",
+        explains=(*_AFTERMATH, "P05"),
     ),
     Rule(
         "P04", "PyTorch reports a failure of NCCL or a peer",
@@ -242,7 +247,8 @@ RULES: tuple[Rule, ...] = (
         "SIGSEGV is a crash; SIGKILL has an unknown sender.",
         "torchrun's exit code below zero, other than SIGTERM and SIGABRT.",
         "SIGKILL alone does not prove an out-of-memory kill.",
-        Severity.FATAL, Role.EITHER, "For SIGKILL read dmesg of that host; for SIGSEGV get a core dump.", _p05, Confidence.MEDIUM,
+        Severity.FATAL, Role.EITHER, "For SIGKILL read dmesg of that host; for SIGSEGV get a core dump.",
+        _p05, Confidence.MEDIUM,
         collect="dmesg of that host around that time", explains=_AFTERMATH,
     ),
     Rule(
@@ -264,8 +270,9 @@ RULES: tuple[Rule, ...] = (
         "Slurm took the node away.",
         "`Node failure on ...`, `DUE TO NODE FAILURE`, `DUE TO PREEMPTION`.",
         "None: Slurm says it.",
-        Severity.FATAL, Role.ROOT, "Resubmit without that node; checkpoint on SIGTERM for preemption.", _p08, Confidence.HIGH,
-        explains=_AFTERMATH + ("P05",),
+        Severity.FATAL, Role.ROOT, "Resubmit without that node; checkpoint on SIGTERM for preemption.",
+        _p08, Confidence.HIGH,
+        explains=(*_AFTERMATH, "P05"),
     ),
     Rule(
         "P09", "A CUDA error",
@@ -273,6 +280,6 @@ RULES: tuple[Rule, ...] = (
         "`CUDA error: ...` in a traceback.",
         "With an Xid the Xid tells which.",
         Severity.FATAL, Role.EITHER, "`CUDA_LAUNCH_BLOCKING=1` finds the kernel; `compute-sanitizer` the access.", _p09,
-        collect="dmesg of that host (Xid)", explains=_AFTERMATH + ("P03", "P05"),
+        collect="dmesg of that host (Xid)", explains=(*_AFTERMATH, "P03", "P05"),
     ),
 )  # fmt: skip

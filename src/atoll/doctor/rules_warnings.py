@@ -1,7 +1,7 @@
 """Warnings that look bad and are not (W01 to W05), and errors that no rule explains (U01).
 
-The W rules exist to be asked about: they are harmless, shown with ``--all``, and each says why. W rules that turn out not to
-be harmless would be found by U01, which looks at every warning that no finding has used as proof.
+The W rules exist to be asked about: they are harmless, shown with ``--all``, and each says why. W rules that turn out
+not to be harmless would be found by U01, which looks at every warning that no finding has used as proof.
 """
 
 from __future__ import annotations
@@ -133,7 +133,8 @@ RULES: tuple[Rule, ...] = (
         "Network, tuner and profiler plugins are optional.",
         "`Could not find: libnccl-net.so` and the like.",
         "Missing on some hosts only is N08.",
-        Severity.HARMLESS, Role.EITHER, "Nothing to do, unless the fabric needs its plugin (EFA, TCPX).", _w02, Confidence.HIGH,
+        Severity.HARMLESS, Role.EITHER, "Nothing to do, unless the fabric needs its plugin (EFA, TCPX).",
+        _w02, Confidence.HIGH,
     ),
     Rule(
         "W03", "A missing symbol of libmlx5",

@@ -34,7 +34,10 @@ _FIRMWARE: Final = {
     119: ("the GPU's system processor (GSP) does not answer", Severity.FATAL),
     120: ("the GPU's system processor (GSP) failed", Severity.FATAL),
 }
-_NVLINK: Final = {74: ("NVLink error", Severity.FATAL), **dict.fromkeys(range(144, 151), ("NVLink 5 error", Severity.FATAL))}  # fmt: skip
+_NVLINK: Final = {
+    74: ("NVLink error", Severity.FATAL),
+    **dict.fromkeys(range(144, 151), ("NVLink 5 error", Severity.FATAL)),
+}
 _OTHER: Final = {
     61: ("internal microcontroller breakpoint", Severity.FATAL),
     62: ("internal microcontroller halt", Severity.FATAL),
@@ -77,13 +80,15 @@ def _xids(evidence: Evidence, codes: dict[int, tuple[str, Severity]]) -> Iterabl
     for (code, bus_id, host), lines in by_gpu.items():
         meaning, severity = codes[code]
         action = actions.get((bus_id, host))
-        details = [f"unit {lines[0].unit}" if lines[0].unit else "", f"link {lines[0].link}" if lines[0].link is not None else "",
+        details = [f"unit {lines[0].unit}" if lines[0].unit else "", f"link {lines[0].link}"
+        if lines[0].link is not None else "",
                    {True: "fatal", False: "not fatal", None: ""}[lines[0].fatal]]  # fmt: skip
         said = ", ".join(detail for detail in details if detail)
         if lines[0].fatal is False:
             severity = min(severity, Severity.NOTICE)
         yield Hit(
-            f"Xid {code} on {bus_id}: {meaning}" + (f" ({said})" if said else "") + (f", {len(lines)} times" if len(lines) > 1 else "")
+            f"Xid {code} on {bus_id}: {meaning}" + (f" ({said})" if said else "") + (f", {len(lines)} times"
+            if len(lines) > 1 else "")
             + (f"; the driver says: {action.message}" if action is not None and code != 154 else ""),
             merge_sources([[line.source for line in lines[:3]], [action.source] if action else []]),
             (_subject(evidence, bus_id, host),),
@@ -180,23 +185,26 @@ RULES: tuple[Rule, ...] = (
         "The GPU no longer answers on PCIe: power, heat, a bad slot or a bad board.",
         "Xid 79, or `GPU has fallen off the bus`.",
         "None.",
-        Severity.FATAL, Role.ROOT, "Drain the node, reset or power-cycle it; replace the board if it comes back.", _x01, Confidence.HIGH,
-        collect="`nvidia-bug-report.sh`, BMC log", explains=_AFTERMATH + ("X02", "X03", "X04", "X05", "X06", "X07"),
+        Severity.FATAL, Role.ROOT, "Drain the node, reset or power-cycle it; replace the board if it comes "
+                                   "back.", _x01, Confidence.HIGH,
+        collect="`nvidia-bug-report.sh`, BMC log", explains=(*_AFTERMATH, "X02", "X03", "X04", "X05", "X06", "X07"),
     ),
     Rule(
         "X02", "GPU memory errors",
         "An ECC error that could not be corrected, or a remapping that is pending or failed.",
         "Xid 48, 63, 64, 94, 95, 140; nvidia-smi's remapped rows.",
         "63 means that a reset is due, not a replacement.",
-        Severity.FATAL, Role.ROOT, "63 or pending: reset the GPU. 64, 95 or failed: replace it. 94: restart the application.", _x02,
-        Confidence.HIGH, collect="`nvidia-smi -q -d ECC,ROW_REMAPPER`", explains=_AFTERMATH + ("X03",),
+        Severity.FATAL, Role.ROOT, "63 or pending: reset the GPU. 64, 95 or failed: replace it. 94: restart "
+                                   "the application.", _x02,
+        Confidence.HIGH, collect="`nvidia-smi -q -d ECC,ROW_REMAPPER`", explains=(*_AFTERMATH, "X03"),
     ),
     Rule(
         "X03", "A kernel did something illegal",
         "Usually the program: an illegal address or instruction. First look at the code.",
         "Xid 13, 31, 43; 45 alone is cleanup.",
         "45 beside another Xid is not told.",
-        Severity.FATAL, Role.EITHER, "Run with `compute-sanitizer`; if the program is innocent, run the field diagnostics.", _x03,
+        Severity.FATAL, Role.EITHER, "Run with `compute-sanitizer`; if the program is innocent, run the field "
+                                     "diagnostics.", _x03,
         Confidence.MEDIUM, explains=_AFTERMATH,
     ),
     Rule(
@@ -204,30 +212,34 @@ RULES: tuple[Rule, ...] = (
         "GSP firmware does not answer; the driver can no longer manage this GPU.",
         "Xid 119 or 120.",
         "None.",
-        Severity.FATAL, Role.ROOT, "Reset the GPU (drain first); update driver and firmware; as a stopgap disable GSP.", _x04,
-        Confidence.HIGH, collect="`nvidia-bug-report.sh`", explains=_AFTERMATH + ("X03", "X06"),
+        Severity.FATAL, Role.ROOT, "Reset the GPU (drain first); update driver and firmware; as a stopgap "
+                                   "disable GSP.", _x04,
+        Confidence.HIGH, collect="`nvidia-bug-report.sh`", explains=(*_AFTERMATH, "X03", "X06"),
     ),
     Rule(
         "X05", "NVLink or NVSwitch errors",
         "A link between GPUs, or a switch, reports errors.",
         "Xid 74, 144 to 150; SXid of the NVSwitch driver.",
         "Non-fatal SXid are notices.",
-        Severity.FATAL, Role.ROOT, "As the driver's Xid 154 says (reset, drain); reseat the board if it stays.", _x05, Confidence.HIGH,
-        collect="`nvidia-smi nvlink -e`, fabric manager log", explains=_AFTERMATH + ("G09", "G15", "X03", "X06"),
+        Severity.FATAL, Role.ROOT, "As the driver's Xid 154 says (reset, drain); reseat the board if it "
+                                   "stays.", _x05, Confidence.HIGH,
+        collect="`nvidia-smi nvlink -e`, fabric manager log", explains=(*_AFTERMATH, "G09", "G15", "X03", "X06"),
     ),
     Rule(
         "X06", "Another Xid",
         "The driver reports something that is not one of the classes above.",
         "Any other Xid.",
         "Unknown codes are notices.",
-        Severity.FATAL, Role.EITHER, "Look the code up in NVIDIA's Xid catalogue.", _x06, Confidence.MEDIUM, explains=_AFTERMATH,
+        Severity.FATAL, Role.EITHER, "Look the code up in NVIDIA's Xid catalogue.",
+        _x06, Confidence.MEDIUM, explains=_AFTERMATH,
     ),
     Rule(
         "X07", "The host itself has hardware errors",
         "A machine check, a lockup or an uncorrected PCIe error of the host.",
         "mce, EDAC, soft lockup, hung task, AER in the kernel log.",
         "Corrected errors are notices.",
-        Severity.FATAL, Role.EITHER, "Drain the node and test it.", _x07, Confidence.MEDIUM, collect="`ipmitool sel list`",
+        Severity.FATAL, Role.EITHER, "Drain the node and test it.", _x07, Confidence.MEDIUM, collect=
+            "`ipmitool sel list`",
         explains=_AFTERMATH,
     ),
 )  # fmt: skip

@@ -1,9 +1,10 @@
 """What step times and flight-recorder timings say about speed: stragglers, stalls, overlap, imbalance.
 
 Vocabulary. A *step* is one iteration of one rank. In a synchronous job every rank's step takes as long as the slowest
-rank's, because the fast ones wait inside the collective: so the step time itself shows nobody. What shows the straggler is
-its **compute** part, or its **waiting**: the rank that everybody waits for waits least, and its own communication kernels
-are the shortest (it enters last, when all others are there). Long communication on the other ranks is the victims' waiting.
+rank's, because the fast ones wait inside the collective: so the step time itself shows nobody. What shows the
+straggler is its **compute** part, or its **waiting**: the rank that everybody waits for waits least, and its own
+communication kernels are the shortest (it enters last, when all others are there). Long communication on the other
+ranks is the victims' waiting.
 
 Every figure is a median over steps, so a warm-up step or one slow checkpoint blames nobody. All times are seconds.
 """
@@ -134,7 +135,8 @@ def straggler_by_recorder(dumps: Sequence[FlightRecorderDump]) -> Straggler | No
     return Straggler(
         rank,
         None,
-        f"rank {rank} starts {times} of {counted} collectives last, and {statistics.median(late[rank]):.0%} of their time is "
+        f"rank {rank} starts {times} of {counted} collectives last, and {statistics.median(late[rank]):.0%} of "
+        "their time is "
         "the others' waiting for it: its own kernels are the shortest",
         (source,),
     )

@@ -1,8 +1,9 @@
 """The environment variables that NCCL and torch.distributed read, with the versions that read them.
 
-``since`` is the first NCCL (or, for ``TORCH_``, PyTorch) version that knows the variable, ``until`` the first one that no
-longer does; empty means as long as there is a record. From the "Environment Variables" page of the NCCL user guide in its
-versions 2.3 to 2.28, the ``NCCL_PARAM`` declarations of the sources, and the ``ProcessGroupNCCL`` page of PyTorch.
+``since`` is the first NCCL (or, for ``TORCH_``, PyTorch) version that knows the variable, ``until`` the first one
+that no longer does; empty means as long as there is a record. From the "Environment Variables" page of the NCCL user
+guide in its versions 2.3 to 2.28, the ``NCCL_PARAM`` declarations of the sources, and the ``ProcessGroupNCCL`` page
+of PyTorch.
 
 ``kind`` is what a value may be: ``bool`` (0 or 1), ``int``, ``size`` (bytes), ``path``, ``words`` (one of ``words``),
 ``list`` (comma-separated ``words``, perhaps behind ``^``) or ``text``. ``left_on`` says why a variable that someone set
@@ -36,7 +37,8 @@ _LEVELS: Final = ("LOC", "NVL", "PIX", "PXB", "P2C", "PXN", "PHB", "NODE", "SYS"
 _ALGORITHMS: Final = ("Ring", "Tree", "CollnetDirect", "CollnetChain", "NVLS", "NVLSTree", "PAT", "Auto")
 
 _NCCL: Final[tuple[Variable, ...]] = (
-    Variable("NCCL_P2P_DISABLE", "bool", left_on=("1", "GPUs of one node talk through host memory instead of NVLink or PCIe")),  # noqa: E501
+    Variable("NCCL_P2P_DISABLE", "bool", left_on=("1", "GPUs of one node talk through host memory instead of "
+                                                       "NVLink or PCIe")),
     Variable("NCCL_P2P_LEVEL", "words", "2.3.4", words=_LEVELS),
     Variable("NCCL_P2P_DIRECT_DISABLE", "bool", "2.15"),
     Variable("NCCL_P2P_READ_ENABLE", "int", "2.8"),
@@ -157,7 +159,8 @@ _NCCL: Final[tuple[Variable, ...]] = (
     Variable("NCCL_THREAD_THRESHOLDS", "text", "2.5"),
     Variable("NCCL_NVB_DISABLE", "bool", "2.11"),
     Variable("NCCL_NVB_PRECONNECT", "bool", "2.11"),
-    Variable("NCCL_PXN_DISABLE", "bool", "2.12", left_on=("1", "GPUs without a NIC of their own rail cross the PCIe or the socket")),  # noqa: E501
+    Variable("NCCL_PXN_DISABLE", "bool", "2.12", left_on=("1", "GPUs without a NIC of their own rail cross the "
+                                                               "PCIe or the socket")),
     Variable("NCCL_PXN_C2C", "bool", "2.27"),
     Variable("NCCL_P2P_PXN_LEVEL", "int", "2.12", minimum=0, maximum=2),
     Variable("NCCL_RUNTIME_CONNECT", "bool", "2.22"),

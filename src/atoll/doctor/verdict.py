@@ -1,9 +1,9 @@
 """From findings to one verdict: at most a few roots, what follows from each, and what cannot be known.
 
-A finding is a *root* when its rule may be one and nothing that was found explains it. What is explained, and every cascade,
-hangs below the root that explains it; with no root at all the verdict is *unknown*, because the last line of a log is
-nearly always cascade. Roots are ordered by severity, then confidence, then how many other findings they explain, then
-the catalogue. Beyond ``MAX_ROOTS`` roots the rest is told as *also found*.
+A finding is a *root* when its rule may be one and nothing that was found explains it. What is explained, and every
+cascade, hangs below the root that explains it; with no root at all the verdict is *unknown*, because the last line of
+a log is nearly always cascade. Roots are ordered by severity, then confidence, then how many other findings they
+explain, then the catalogue. Beyond ``MAX_ROOTS`` roots the rest is told as *also found*.
 
 Exit status: 0 nothing wrong in what was read, 1 findings, 3 not to be known (cascades only, or evidence that says too
 little to call the job healthy); 2 is for input that is unusable, and is decided by ``status_of`` too.
