@@ -58,7 +58,7 @@ _HEAD: Final = re.compile(
     rb"(?: (\S.{0,200}))?\s*$"
 )
 _BARE_HEAD: Final = re.compile(rb"(?:^|\s)(?:([\w.\-<>]{1,253}) )?\[ ?(-?\d{1,6}) ?\](?: (\S.{0,200}))?\s*$")
-_TRAILING_TAG: Final = re.compile(MPI_TAG.pattern + rb"\s*$")
+_TRAILING_TAG: Final = re.compile(MPI_TAG.pattern + rb"\s*\Z")
 _SECOND_HEAD: Final = re.compile(rb"([\w.\-]{1,253}):(\d{1,10}):(\d{1,10}) \[-?\d{1,6}\] (?:\S{1,120} )?$")
 _VERSION_LINE: Final = re.compile(rb"(?:^|[\s:>\]])((?:NCCL|RCCL) version ?:? ?\d+\.\d+\S*(?: HEAD:\S+)?)\s*$")
 _PLACE: Final = re.compile(r"([\w./\-]{1,200}\.(?:cc|h|hpp|cpp|cu|c|cuh):\d{1,6})(?: \((\w{1,120})\))? ")
@@ -280,12 +280,12 @@ class NcclLogReader:
         if level is None:
             self._other(raw, others)
             return
+        if b"\x1b" in raw[:at] and (clean := ANSI.sub(b"", raw)) != raw and (found := clean.find(b" NCCL ")) >= 0:
+            self._line(clean, found, others)
+            return
         head = self._head(raw[:at])
         if head is None:
-            if b"\x1b" in raw and (clean := ANSI.sub(b"", raw)) != raw and (found := clean.find(b" NCCL ")) >= 0:
-                self._line(clean, found, others)
-            else:
-                self._other(raw, others)
+            self._other(raw, others)
             return
         speaker, location, residue = head
         if residue:
@@ -294,7 +294,10 @@ class NcclLogReader:
         second = body.find(b" NCCL ")
         if second >= 0 and (match := _SECOND_HEAD.search(body, max(0, second - 400), second + 1)) is not None:
             start = self._second_start(match)
-            self._body(body[:start], level[1].decode(), speaker, location, raw, cut=True)
+            if (tag := _TRAILING_TAG.search(body, 0, start)) is not None:
+                start = tag.start()
+            whole = level[1] + b" " + body[:start]
+            self._body(body[:start], level[1].decode(), speaker, location, raw, cut=True, key=whole)
             rest = body[start:]
             self._line(rest, rest.find(b" NCCL "), others)
             return
@@ -370,6 +373,8 @@ class NcclLogReader:
             statement.speakers[speaker] = None
             coverage.recognised += 1
             return
+        if b"\x1b" in body:
+            body = ANSI.sub(b"", body)
         if self._channel(body, speaker, raw):
             return
         skeleton = body.translate(None, _HEX_DIGITS)
@@ -417,8 +422,8 @@ class NcclLogReader:
     ) -> bool:
         """Parse a body that is not known by its bytes; false where no shape fits."""
         parsed = self._parse(body[:MAX_BODY].decode("utf-8", "backslashreplace"))
-        if parsed is None and (b"\x1b" in body or b"]<std" in body):
-            body = MPI_TAG.sub(b"", ANSI.sub(b"", body))
+        if parsed is None and b"]<std" in body:
+            body = MPI_TAG.sub(b"", body)
             if self._channel(body, speaker, raw):
                 return True
             parsed = self._parse(body[:MAX_BODY].decode("utf-8", "backslashreplace"))
@@ -528,5 +533,6 @@ def read_nccl_text(text: str | bytes, file: str = "text") -> NcclLog:
     reader = NcclLogReader()
     reader.begin(file)
     data = text.encode() if isinstance(text, str) else text
-    reader.feed_block(data.split(b"\n"))
+    if data:
+        reader.feed_block(data.removesuffix(b"\n").split(b"\n"))
     return reader.result()

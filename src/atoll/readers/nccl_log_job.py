@@ -7,8 +7,8 @@ way.
 
 **Which communicator a channel line is of** is not written in it (but in RCCL's). Each process and device is in one
 *epoch* at a time: the communicator last started there. Up to 2.15 only the end is logged, so channel lines that come
-before an ``Init COMPLETE`` belong to it. Up to 2.15 there is no ``commId`` either: communicators of the same size are
-told apart by how many of that size their process has had.
+before an ``Init COMPLETE`` belong to it, and those after the last one to the last. Up to 2.15 there is no ``commId``
+either: communicators of the same size are told apart by how many of that size their process has had.
 """
 
 from __future__ import annotations
@@ -171,11 +171,12 @@ class Job(msgspec.Struct):
 class _Epoch:
     """``connections`` are by the line from its colon on, so that a line that repeats is found without parsing it."""
 
-    __slots__ = ("comm", "connections", "pending")
+    __slots__ = ("before", "comm", "connections", "started")
 
-    def __init__(self) -> None:
+    def __init__(self, before: int) -> None:
         self.comm = -1
-        self.pending = True
+        self.before = before
+        self.started = False
         self.connections: dict[bytes, Connection] = {}
 
 
@@ -222,12 +223,16 @@ class JobBuilder:
             member.states.append((fact.state, source))
         communicator.parent = communicator.parent or fact.parent
         communicator.function = communicator.function or fact.function
-        epoch = self._epochs.get(speaker)
-        if fact.state == "start" or (fact.state == "complete" and (epoch is None or epoch.comm not in (-1, index))):
+        if fact.state == "start":
             epoch = self._new_epoch(speaker)
-        if epoch is not None and fact.state in ("start", "complete"):
-            epoch.comm = index
-            epoch.pending = fact.state == "start"
+            epoch.comm, epoch.started = index, True
+        elif fact.state == "complete":
+            current = self._epochs.get(speaker)
+            if current is not None and current.comm < 0:
+                current.comm = index
+            if current is None or not current.started:
+                # Only ends are logged: what comes next is of the next communicator, or late traffic of this one.
+                self._new_epoch(speaker).before = index
 
     def _communicator(self, fact: CommInit, speaker: int) -> int:
         pointer = (speaker, fact.comm)
@@ -290,7 +295,7 @@ class JobBuilder:
             connection.count += 1
 
     def _new_epoch(self, speaker: int) -> _Epoch:
-        epoch = self._epochs[speaker] = _Epoch()
+        epoch = self._epochs[speaker] = _Epoch(-1)
         self._all_epochs.append(epoch)
         self.known[speaker] = epoch.connections
         return epoch
@@ -339,7 +344,7 @@ class JobBuilder:
         connections: list[Connection] = []
         for epoch in self._all_epochs:
             for connection in epoch.connections.values():
-                connection.comm = epoch.comm
+                connection.comm = epoch.comm if epoch.comm >= 0 else epoch.before
                 connections.append(connection)
         last_calls: list[LastCall] = []
         for (speaker, _), calls in self._calls.items():

@@ -62,7 +62,6 @@ GRAPH_SHAPES: Final[tuple[Shape, ...]] = (
     Shape("p2p_tuning", r"(?:Tuning P2P operations with|Max P2P Peers) <text:rest>"),
     Shape("p2p_type", r"Check P2P Type <text:rest>" + RCCL_TAIL),
     Shape("p2p_cross_clique", r"(?:Cross-clique P2P enabled|LSA extended to full NVL domain): <text:rest>"),
-    Shape("tree_threshold", r"(?:Trees|Tree) (?:enabled|disabled|threshold)<text:rest>"),
     # --- what the search saw
     Shape("graph_pattern",
           r"Pattern <pattern:int>, crossNic <cross_nic:int>, nChannels <channels:int>, (?:bw|speed) <bw_intra:float>/"

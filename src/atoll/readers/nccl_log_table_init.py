@@ -185,7 +185,7 @@ INIT_SHAPES: Final[tuple[Shape, ...]] = (
     # --- memory and threads
     Shape("memory",
           r"(?P<kind>Cuda|Host|Ib|Mem|CUMEM|CUMEM Host|Cuda Host|GDR|hip|Hip)"
-          r" (?P<call>Alloc|Calloc|Realloc|CallocAsync|Host Alloc|AllocAsync|Free) ?<text:rest>", keep=KEEP_FEW),
+          r" (?P<call>Alloc|Calloc|Realloc|CallocAsync|Host Alloc|AllocAsync) ?<text:rest>", keep=KEEP_FEW),
     Shape("memory_stack", r"memory stack (?P<kind>hunk|non-hunk) malloc\(<size_bytes:int>\)", keep=KEEP_FEW),
     Shape("memory_freed", r"(?P<call>Cuda|Host|hip) (?:Free|free) <text:rest>", keep=KEEP_FEW),
     Shape("memory_buffer", r"(?P<what>netName buffer|SHM path string) Size <size_bytes:int> pointer <pointer:ptr>",
