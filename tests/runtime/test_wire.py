@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from atoll.runtime.descriptor import CallDescriptor
 from atoll.runtime.messages import (
     CONTROL_DECODER,
+    Asks,
     ControlMessage,
     Departed,
     Goodbye,
@@ -36,7 +37,7 @@ messages: st.SearchStrategy[ControlMessage] = st.one_of(
     st.builds(Verdict, whole, st.sampled_from(Kind), st.text(), ranks, st.lists(st.text(), max_size=3).map(tuple)),
     st.builds(
         Report, whole, whole, st.sampled_from(Standing), st.none() | calls, st.none() | calls,
-        st.floats(0, 1e9), ranks, st.text(), st.booleans(),
+        st.floats(0, 1e9), ranks, st.text(), st.sampled_from(Asks),
     ),
 )  # fmt: skip
 

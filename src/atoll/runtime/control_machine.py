@@ -1,9 +1,9 @@
 """The control plane's decisions: events in, instructions out; no socket, thread or clock here.
 
-**Comparing notes.** A rank whose collective makes no progress tells all ranks of the communicator where it stands
-(``Report``). Whoever hears of a call for the first time reports on it too, to all: at once if it has made that call,
-and again when it makes it later. So each rank reports once per call, every rank ends up with the same facts, and each
-comes to the verdict by itself; nobody is special, and any one may die.
+**Comparing notes.** A rank whose collective makes no progress tells all ranks of the communicator where it stands and
+asks for the same (``Report``). Whoever is asked about a call for the first time reports on it, to all: at once, and
+again when it makes that call later. So each rank reports once or twice per call, every rank ends up with the same
+facts, and each comes to the verdict by itself; nobody is special, and any one may die.
 
 - All have called and the calls differ: ``CollectiveMismatch``. Where calls differ and somebody has still to come, the
   others are not kept waiting for long (``GRACE_S``).
@@ -26,7 +26,7 @@ import msgspec
 from atoll.runtime import verdict as verdicts
 from atoll.runtime.descriptor import CallDescriptor, name_ranks
 from atoll.runtime.ledger import NO_ALARM, CallLedger
-from atoll.runtime.messages import ControlMessage, Departed, Goodbye, Kind, Linked, Report, Standing, Verdict
+from atoll.runtime.messages import Asks, ControlMessage, Departed, Goodbye, Kind, Linked, Report, Standing, Verdict
 
 # Calls that differ are a mismatch already; this is how long late ranks may still add what they called.
 GRACE_S: Final = 0.5
@@ -35,7 +35,7 @@ ANSWER_S: Final = 0.5
 # After a data connection broke: the control link's end, or a verdict of the other side, explains it within this.
 SUSPICION_S: Final = 0.5
 # Bounds on what is kept for others: inquiries for each communicator, messages for communicators not yet known here.
-MAX_INQUIRIES: Final = 64
+MAX_INQUIRIES: Final = 1024
 MAX_UNCLAIMED: Final = 4096
 
 
@@ -136,7 +136,7 @@ class ControlMachine:
             # Who waits for whom is worth a second report where this rank has only answered so far.
             known = self._inquiry(communicator, sequence).reports.get(self._rank)
             again = bool(waits_on) and known is not None and not known.waits_on
-            self._report(communicator, sequence, now, waits_on, again=again)
+            self._report(communicator, sequence, now, waits_on, asks=Asks.ONCE, again=again)
             self._decide(communicator, sequence, now)
         return self._done()
 
@@ -150,7 +150,7 @@ class ControlMachine:
             inquiry.timeout_s = timeout_s
             inquiry.answered = {self._rank}
             inquiry.decide_at = now + ANSWER_S
-            self._report(communicator, sequence, now, waits_on, progress, again=True, asks=True)
+            self._report(communicator, sequence, now, waits_on, progress, asks=Asks.NOW, again=True)
             self._decide(communicator, sequence, now)
         return self._done()
 
@@ -275,23 +275,30 @@ class ControlMachine:
                 report, waits_on=known.waits_on, progress=report.progress or known.progress
             )
         inquiry.answered.add(peer)
-        self._report(communicator, report.sequence, now)
-        if report.asks:
-            mine = inquiry.reports[self._rank]
-            fresh = msgspec.structs.replace(mine, idle_s=self._idle_s(communicator.ledger, now), asks=False)
-            self._instructions.append(Send(peer, fresh))
+        if report.asks is Asks.ONCE:
+            self._report(communicator, report.sequence, now)
+        elif report.asks is Asks.NOW:
+            known = inquiry.reports.get(self._rank)
+            details = ((), "") if known is None else (known.waits_on, known.progress)
+            answer = self._stand(communicator.ledger, report.sequence, now, *details)
+            self._instructions.append(Send(peer, answer))
         self._decide(communicator, report.sequence, now)
-
-    def _idle_s(self, ledger: CallLedger, now: float) -> float:
-        return max(0.0, now - ledger.entered_at) if ledger.entered else 0.0
 
     def _inquiry(self, communicator: _Communicator, sequence: int) -> _Inquiry:
         inquiry = communicator.inquiries.get(sequence)
         if inquiry is None:
             if len(communicator.inquiries) >= MAX_INQUIRIES:
-                del communicator.inquiries[min(communicator.inquiries)]
+                self._make_room(communicator)
             inquiry = communicator.inquiries[sequence] = _Inquiry()
         return inquiry
+
+    def _make_room(self, communicator: _Communicator) -> None:
+        """Forget calls that all have made alike; else the newest, since the oldest is what the others wait behind."""
+        inquiries = communicator.inquiries
+        for sequence in [s for s, inquiry in inquiries.items() if inquiry.complete(communicator.ledger.ranks)]:
+            del inquiries[sequence]
+        if len(inquiries) >= MAX_INQUIRIES:
+            del inquiries[max(inquiries)]
 
     def _report(
         self,
@@ -301,34 +308,44 @@ class ControlMachine:
         waits_on: Sequence[int] = (),
         progress: str = "",
         *,
+        asks: Asks = Asks.NOTHING,
         again: bool = False,
-        asks: bool = False,
     ) -> None:
         """Tell the others where this rank stands, unless they know."""
         inquiry = self._inquiry(communicator, sequence)
-        ledger = communicator.ledger
         # The alarm first, then the look: see the ledger.
-        ledger.alarm = min(ledger.alarm, sequence)
-        standing, call = ledger.look_up(sequence)
+        communicator.ledger.alarm = min(communicator.ledger.alarm, sequence)
+        report = self._stand(communicator.ledger, sequence, now, waits_on, progress, asks)
         known = inquiry.reports.get(self._rank)
-        if not again and (inquiry.reported or (known is not None and known.standing is standing)):
-            return
-        inquiry.reported = standing is not Standing.NOT_YET
+        if again or (not inquiry.reported and (known is None or known.standing is not report.standing)):
+            inquiry.reported = report.standing is not Standing.NOT_YET
+            inquiry.reports[self._rank] = report
+            self._tell(communicator, report)
+        self._set_alarm(communicator)
+
+    def _stand(
+        self,
+        ledger: CallLedger,
+        sequence: int,
+        now: float,
+        waits_on: Sequence[int] = (),
+        progress: str = "",
+        asks: Asks = Asks.NOTHING,
+    ) -> Report:
+        """Where this rank stands towards call ``sequence``."""
+        standing, call = ledger.look_up(sequence)
         last = ledger.last
-        report = Report(
+        return Report(
             ledger.communicator_id,
             sequence,
             standing,
             None if call is None else call.clipped(),
             None if last is None else last.clipped(),
-            self._idle_s(ledger, now),
+            max(0.0, now - ledger.entered_at) if last is not None else 0.0,
             tuple(waits_on),
             progress[:4096],
             asks,
         )
-        inquiry.reports[self._rank] = report
-        self._tell(communicator, report)
-        self._set_alarm(communicator)
 
     def _set_alarm(self, communicator: _Communicator) -> None:
         ledger = communicator.ledger

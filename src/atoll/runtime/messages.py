@@ -63,12 +63,19 @@ class Standing(IntEnum):
     FORGOTTEN = 3  # made so long ago that its history no longer has it
 
 
+class Asks(IntEnum):
+    """What a report wants from those who get it."""
+
+    NOTHING = 0
+    ONCE = 1  # their own report on that call, to all, if they have not given it
+    NOW = 2  # where they stand at this moment, to the sender
+
+
 class Report(msgspec.Struct, tag="report", frozen=True, array_like=True):
     """Where the sender stands towards call ``sequence``: ``call`` is what it called there, if it has.
 
     ``last`` is its latest call and ``idle_s`` how long ago that began; ``waits_on`` the world ranks whose bytes it
-    awaits and ``progress`` how far it is, in words, where it is inside. Every report asks for the receivers' own, once;
-    one that ``asks`` wants a fresh answer, to the sender alone.
+    awaits and ``progress`` how far it is, in words, where it is inside.
     """
 
     communicator_id: Whole
@@ -79,7 +86,7 @@ class Report(msgspec.Struct, tag="report", frozen=True, array_like=True):
     idle_s: float = 0.0
     waits_on: Ranks = ()
     progress: Prose = ""
-    asks: bool = False
+    asks: Asks = Asks.NOTHING
 
 
 class Kind(IntEnum):
