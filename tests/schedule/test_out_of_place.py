@@ -205,5 +205,5 @@ def test_a_ring_costs_no_row_more(world_size: int) -> None:
 def test_a_row_outside_memory_is_named() -> None:
     builder = ScheduleBuilder("all_reduce", 2, chunks=1, name="outside")
     builder.copy(0, 0, 1, 5)
-    with pytest.raises(ScheduleError, match="outside: row 0 .* a run inside the sender's memory"):
+    with pytest.raises(ScheduleError, match=r"outside: row 0 .* a run inside the sender's memory"):
         out_of_place(builder.build())

@@ -224,11 +224,14 @@ class Schedule:
         """Read ``to_json``'s document. Raises ``SpecError`` naming ``what`` and where it is malformed."""
         try:
             document = msgspec.json.decode(text, type=_Document)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             raise SpecError(f"{what}: is not a schedule in JSON: {error}") from None
         if document.schema_version != SCHEMA_VERSION:
             raise SpecError(f"{what}: expected schema_version {SCHEMA_VERSION}, got {document.schema_version}")
-        return cls(document.header, document.columns)
+        try:
+            return cls(document.header, document.columns)
+        except SpecError as error:
+            raise SpecError(f"{what}: {error}") from None
 
 
 def check_structure(schedule: Schedule) -> None:
@@ -290,7 +293,10 @@ def check_structure(schedule: Schedule) -> None:
 
 def _narrow(name: str, values: npt.ArrayLike) -> npt.NDArray[np.signedinteger]:
     """``values`` as a contiguous copy in the narrowest of int8, int16, int32 that holds it."""
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise SpecError(f"column {name}: expected one dimension, got lists of different lengths") from None
     if array.ndim != 1:
         raise SpecError(f"column {name}: expected one dimension, got shape {array.shape}")
     if array.size == 0:
