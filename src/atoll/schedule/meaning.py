@@ -4,7 +4,8 @@ Two tables may differ in how steps are numbered, in how runs are cut into rows, 
 within a rank, and still be the same algorithm. They are here called equal when all of this is:
 
 * the contract, and whether they work in place;
-* on every connection (source, destination, channel) the sequence of values that cross it, chunk by chunk;
+* on every connection (source, destination, channel) the sequence of values that cross it, chunk by chunk, where the
+  chunks of one message have no order among themselves;
 * the value of every output chunk.
 
 A *value* is an expression: an input chunk of a rank, or an operation on two values in the order in which the table
@@ -36,16 +37,43 @@ def difference(one: ProvenSchedule, other: ProvenSchedule) -> str | None:
     lanes, outputs = _values(one, expressions)
     other_lanes, other_outputs = _values(other, expressions)
     for lane in sorted(lanes.keys() | other_lanes.keys()):
-        here, there = lanes[lane], other_lanes[lane]
-        if here != there:
-            at = next((n for n, (a, b) in enumerate(zip(here, there, strict=False)) if a != b), -1)
-            how = f"chunk {at} carries another value" if at >= 0 else f"{len(here)} and {len(there)} chunks cross it"
+        how = _lane_difference(lanes[lane], other_lanes[lane])
+        if how:
             return f"the connection from rank {lane[0]} to rank {lane[1]} on channel {lane[2]} differs: {how}"
     for rank, (here, there) in enumerate(zip(outputs, other_outputs, strict=True)):
         if here != there:
             at = next(n for n, (a, b) in enumerate(zip(here, there, strict=True)) if a != b)
             return f"output chunk {at} of rank {rank} holds another value"
     return None
+
+
+class _Lane:
+    """What crosses a connection: values in order, and after how many of them a message ends."""
+
+    def __init__(self) -> None:
+        self.values: list[int] = []
+        self.ends: list[int] = []
+        self._step = -1
+
+    def add(self, step: int, value: int) -> None:
+        if self._step == step:
+            self.ends[-1] += 1
+        else:
+            self.ends.append(len(self.values) + 1)
+        self._step = step
+        self.values.append(value)
+
+
+def _lane_difference(here: _Lane, there: _Lane) -> str:
+    if len(here.values) != len(there.values):
+        return f"{len(here.values)} and {len(there.values)} chunks cross it"
+    # What is one message in one table may be several in the other: only where both end one is there an order.
+    start = 0
+    for end in sorted(set(here.ends) & set(there.ends)):
+        if sorted(here.values[start:end]) != sorted(there.values[start:end]):
+            return f"other values among its chunks {start} to {end - 1}"
+        start = end
+    return ""
 
 
 def _contract(proven: ProvenSchedule) -> str:
@@ -56,7 +84,7 @@ def _contract(proven: ProvenSchedule) -> str:
 
 def _values(
     proven: ProvenSchedule, expressions: dict[tuple[int, ...], int]
-) -> tuple[dict[Lane, list[int]], list[list[int]]]:
+) -> tuple[dict[Lane, _Lane], list[list[int]]]:
     """What crosses every connection, and what every output holds, as numbers of expressions."""
 
     def number(*expression: int) -> int:
@@ -67,9 +95,9 @@ def _values(
     for rank in range(terms.world_size):
         for place, chunk in enumerate(terms.input_chunks(rank).tolist()):
             memory[rank][header.input_offset[rank] + place] = number(rank, chunk, 0)
-    lanes: dict[Lane, list[int]] = defaultdict(list)
+    lanes: dict[Lane, _Lane] = defaultdict(_Lane)
     seen = 0
-    for _, rows in proven.schedule.steps():
+    for step, rows in proven.schedule.steps():
         chunks, _ = expand(rows)
         received_first = proven.received_first[seen : seen + len(chunks.row)].tolist()
         seen += len(chunks.row)
@@ -79,7 +107,7 @@ def _values(
         held = [memory[r][c] if c != REPLACE else REPLACE for r, c in zip(dst, operand, strict=True)]
         for at, value in enumerate(moved):
             if src[at] != dst[at]:
-                lanes[src[at], dst[at], channel[at]].append(value)
+                lanes[src[at], dst[at], channel[at]].add(step, value)
         written: set[tuple[int, int]] = set()
         for at in np.lexsort((chunks.row, chunks.src)).tolist():
             value = moved[at]

@@ -21,9 +21,9 @@ whichever way it is run, so that one run gives it. Rows take the earliest step t
 
 **A message takes time** in the program: its source may be overwritten after the send and before the receive. One row
 reads and writes in one step, so that such edges can close a circle. Rows of a circle of "same step or later" share a
-step (two ranks that exchange a chunk). Where the circle has a "later", or where the rows of one step could not get
-through with one staging segment, its messages are split: a row into scratch at the receiver when it is sent, and a
-local row from there when it is received. The bytes on the wire stay the same.
+step (two ranks that exchange a chunk). Where the circle has a "later", or does not get through, its messages are
+split: a row into scratch at the receiver when it is sent, and a local row from there when it is received. The bytes on
+the wire stay the same.
 
 **Operands.** Each operation of the program is one operation of the table on the same two values, so which values meet
 in which order is kept exactly. Which of the two is written left is the table's rule (lowest contributing rank), as
@@ -90,8 +90,8 @@ def _rows(checked: CheckedProgram) -> _Rows:
         flow = _Flow(checked, split)
         flow.play()
         rows = _Rows(flow.rows, flow.memory_chunks)
-        more = _assign_steps(flow) or _stuck_messages(_schedule(checked, rows, None), rows)
-        if not more - split:
+        more = _settle(checked, flow, rows) - split
+        if not more:
             return rows
         split |= more
 
@@ -203,36 +203,49 @@ class _Flow:
             self._writer[key] = row
 
 
-def _assign_steps(flow: _Flow) -> set[int]:
-    """Give every row its earliest step; or the messages that have to be split because edges contradict."""
-    count = len(flow.rows)
-    strict = set(flow.later)
-    edges = strict | set(flow.not_before)
-    successors: list[list[int]] = [[] for _ in range(count)]
-    for before, after in edges:
+def _settle(checked: CheckedProgram, flow: _Flow, rows: _Rows) -> set[int]:
+    """Give every row its step; or the messages that have to be split before that can be."""
+    later = set(flow.later)
+    not_before = set(flow.not_before) - later
+    successors: list[list[int]] = [[] for _ in flow.rows]
+    for before, after in later | not_before:
         successors[before].append(after)
     group = _strongly_connected(successors)
-    contradicting = {group[before] for before, after in strict if group[before] == group[after]}
+    contradicting = {group[before] for before, after in later if group[before] == group[after]}
     if contradicting:
-        return {
-            row.message
-            for number, row in enumerate(flow.rows)
-            if group[number] in contradicting and row.message >= 0 and row.message not in flow.split
+        return {row.message for row, of in zip(flow.rows, group, strict=True) if of in contradicting} - {-1}
+    while True:
+        _assign_steps(flow, successors, group, later)
+        stuck = _stuck_steps(_schedule(checked, rows, None))
+        if not stuck:
+            return set()
+        # Of the rows of such a step, put those apart that need not be in one step; split the others' messages.
+        apart = {
+            (before, after)
+            for before, after in not_before - later
+            if flow.rows[before].step in stuck
+            and flow.rows[before].step == flow.rows[after].step
+            and group[before] != group[after]
         }
+        if not apart:
+            return {row.message for row in flow.rows if row.step in stuck} - {-1}
+        later |= apart
+
+
+def _assign_steps(flow: _Flow, successors: list[list[int]], group: list[int], later: set[tuple[int, int]]) -> None:
+    """Every row's earliest step. The rows of a group share one."""
     # Tarjan numbers a group after all that it leads to, so that descending numbers are a topological order.
-    level = [0] * (max(group, default=-1) + 1)
-    members: list[list[int]] = [[] for _ in level]
-    for number in range(count):
-        members[group[number]].append(number)
+    members: list[list[int]] = [[] for _ in range(max(group, default=-1) + 1)]
+    for number, of in enumerate(group):
+        members[of].append(number)
+    level = [0] * len(members)
     for which in range(len(level) - 1, -1, -1):
         for before in members[which]:
+            flow.rows[before].step = level[which]
             for after in successors[before]:
                 if group[after] != which:
-                    step = level[which] + ((before, after) in strict)
+                    step = level[which] + ((before, after) in later)
                     level[group[after]] = max(level[group[after]], step)
-    for number, row in enumerate(flow.rows):
-        row.step = level[group[number]]
-    return set()
 
 
 def _strongly_connected(successors: list[list[int]]) -> list[int]:
@@ -274,19 +287,20 @@ def _strongly_connected(successors: list[list[int]]) -> list[int]:
     return group
 
 
-def _stuck_messages(schedule: Schedule, rows: _Rows) -> set[int]:
-    """The messages of steps whose rows could not get through with one staging segment a connection."""
+def _stuck_steps(schedule: Schedule) -> set[int]:
+    """The steps whose rows could not get through with one staging segment a connection."""
     stuck = set()
     for step, columns in schedule.steps():
         try:
             check_progress(schedule, step, columns)
         except ScheduleError:
             stuck.add(step)
-    return {row.message for row in rows.rows if row.step in stuck and row.message >= 0}
+    return stuck
 
 
 def _columns(rows: _Rows) -> dict[str, np.ndarray[tuple[int], np.dtype[np.int64]]]:
-    ordered = sorted(rows.rows, key=lambda row: (row.step, row.src, row.dst, row.channel, row.dst_chunk))
+    # A sort keeps the program's order among the local moves of a rank, which are made one after the other.
+    ordered = sorted(rows.rows, key=lambda row: (row.step, row.src, row.dst))
     return {name: np.asarray([getattr(row, name) for row in ordered], dtype=np.int64) for name in COLUMNS}
 
 

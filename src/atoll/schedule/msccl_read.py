@@ -272,10 +272,10 @@ def _waits_for_nop(gpus: tuple[Gpu, ...]) -> bool:
 
 
 def _loose_nop(block: ThreadBlock) -> bool:
-    following = (*block.steps[1:], None)
+    dependent = [step.waits_for is not None for step in block.steps]
     return any(
-        step.kind.name == "nop" and step.waits_for is not None and (after is None or after.waits_for is None)
-        for step, after in zip(block.steps, following, strict=True)
+        step.kind.name == "nop" and dependent[at] and not any(dependent[at + 1 : at + 2])
+        for at, step in enumerate(block.steps)
     )
 
 
