@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tracemalloc
 from collections import Counter
+from math import ceil, log2
 
 import pytest
-from algorithm_tables import ENTRIES
+from algorithm_tables import ENTRIES, proven, roots
 
 from atoll.algorithms import catalog
 from atoll.errors import SpecError
 from atoll.schedule.contract import COLLECTIVES
+from atoll.schedule.count import count
 from atoll.schedule.prove import prove
 
 
@@ -57,6 +60,42 @@ def test_entries_say_what_they_cost() -> None:
         assert entry.summary
         known = COLLECTIVES[entry.collective]
         assert bool(entry.order) == (known.reduces and known.exactly_once)
+
+
+def evaluated(text: str, world_size: int) -> float | None:
+    """A cost as the catalogue writes it, in steps or in vectors of n bytes; None where it is no plain formula."""
+    if re.search(r"up to|times|tokens", text):
+        return None
+    n, power = world_size, 1 << (world_size.bit_length() - 1)
+    values = {
+        "N": n, "p": power, "m": max(n - n % 2, 1), "L": ceil(log2(n)), "n": 1,
+        "g": max(g for g in range(1, n + 1) if n % g == 0 and g * g <= n),
+        "log2": lambda value: ceil(log2(value)),
+    }  # fmt: skip
+
+    def value(formula: str) -> float:
+        product = re.sub(r"log2 (\w)", r"log2(\1)", formula)
+        product = re.sub(r"(?<=[\dLNpmn)]) (?=[nLl])|(?<=[\dn])(?<!log2)\(", lambda gap: "*" + gap[0].strip(), product)
+        return float(eval(product, {"__builtins__": {}}, values))
+
+    formula = re.split(r";| \(the root| with rings| rounded up|, then|, half", text)[0]
+    plain, *extra = re.split(r", \+", formula)
+    total = value(plain)
+    for part in extra:
+        amount, condition = part.split(" if ")
+        total += value(amount) if {"N != p": n != power, "N is odd": n % 2 == 1}[condition] else 0
+    return total
+
+
+@pytest.mark.parametrize("entry", catalog.CATALOG, ids=lambda entry: f"{entry.collective}-{entry.name}")
+def test_the_costs_that_are_shown_are_the_costs(entry: catalog.Entry) -> None:
+    for world_size in (2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 23):
+        schedule = proven(entry.collective, entry.name, world_size, roots(entry.collective, world_size)[0])
+        counts = count(schedule)
+        assert evaluated(entry.steps, world_size) == counts.steps
+        sent = evaluated(entry.sent, world_size)
+        if sent is not None:
+            assert counts.sent.max() / counts.vector_bytes == pytest.approx(sent), f"{world_size} ranks"
 
 
 def test_options_are_known_before_anything_is_built() -> None:

@@ -100,6 +100,17 @@ def test_parts_that_share_a_rank_get_channels_and_scratch_of_their_own() -> None
     assert lanes == {frozenset(pair): lane for pair, lane in zip(pairs, [0, 1, 0, 1], strict=True)}
 
 
+def test_parts_in_sequence_use_one_scratch_that_is_as_large_as_the_largest() -> None:
+    halves = ["recursive_doubling", "one_shot", "naive"]
+    for first in halves:
+        for second in halves:
+            parts = [embed(catalog.build("all_reduce", name, 4), range(4), 2, starts=[at])
+                     for at, name in enumerate((first, second))]  # fmt: skip
+            whole = compose(sequence(*parts), "all_reduce", 4, 2, name="in turn")
+            assert set(whole.header.memory_chunks) == {2 + 3 * ((first, second) != (halves[0], halves[0]))}
+            prove(whole)
+
+
 def test_the_rows_of_a_small_composition() -> None:
     ring = catalog.build("all_reduce", "ring", 2)
     whole = compose(embed(ring, [3, 1], 6, starts=[4, 0], width=2), "all_reduce", 4, 6, name="corner")

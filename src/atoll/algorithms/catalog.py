@@ -70,7 +70,7 @@ CATALOG: tuple[Entry, ...] = (
           "all pairs at once, in two steps"),
     Entry("all_reduce", "bidirectional_ring", "ring.bidirectional_all_reduce", "2(N-1)",
           "2(N-1)/N n, half in each direction", _BY_CHUNK, _ANY, "half of every chunk around the ring each way"),
-    Entry("all_reduce", "double_binary_tree", "double_binary_tree.all_reduce", "2 floor(log2 N)", "up to 2 n",
+    Entry("all_reduce", "double_binary_tree", "double_binary_tree.all_reduce", "2 log2 p", "up to 2 n",
           "one tree for each half", _ANY, "two trees, each for one half; no rank is inner in both (Sanders)"),
     Entry("all_reduce", "bruck", "bruck.all_reduce", "2 L", "2(N-1)/N n", _AT_POWERS, _ANY,
           "reduce-scatter, then all-gather, at distances 1, 2, 4, ..."),
