@@ -72,6 +72,7 @@ class Link:
         self.writable = True
         self.hung_up = False
         self.broken = ""
+        self.foreign_sequence = -1
         self.queued = False
         self.incoming: deque[_Stream] = deque()
         self.outgoing: deque[_Stream] = deque()
@@ -161,6 +162,7 @@ class Link:
             self.count.overhead_received += part
             got -= part
             if not stream.header_left and stream.header != stream.task.header:
+                self.foreign_sequence = HEADER.unpack(stream.header)[0]
                 return Pumped.FOREIGN
         if got:
             self.count.payload_received += got

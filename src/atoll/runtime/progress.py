@@ -240,7 +240,9 @@ class Progress:
                     moved = True
                     self._queue(link)
                 elif result is Pumped.FOREIGN:
-                    self._control.waiting(task.call.communicator_id, task.call.sequence)
+                    # Where the other side is behind, what it called then is what we disagree about.
+                    sequence = min(task.call.sequence, link.foreign_sequence)
+                    self._control.waiting(task.call.communicator_id, sequence)
                     link.readable = False
                 elif result is Pumped.BROKEN:
                     link.readable = link.writable = False
