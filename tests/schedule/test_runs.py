@@ -21,7 +21,8 @@ rows = st.lists(
 
 def columns_of(table: list[Row]) -> Columns:
     array = np.array(table, dtype=np.int64).reshape(-1, len(COLUMNS))
-    return Columns(*(array[:, index] for index in range(len(COLUMNS))), np.arange(len(table)) + 100)
+    named = {name: array[:, index] for index, name in enumerate(COLUMNS)}
+    return Columns(row=np.arange(len(table)) + 100, **named)
 
 
 def one_by_one(table: list[Row]) -> list[Row]:
