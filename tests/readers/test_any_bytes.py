@@ -141,3 +141,27 @@ def test_damaged_real_files(name: str, cases: Path) -> None:
         check(READERS[name], data)
 
     run()
+
+
+LONG = 100_000
+
+
+@pytest.mark.parametrize("unit", [" ", "0-", "a="])
+@pytest.mark.parametrize(
+    "head",
+    [
+        "",
+        "# nThread ",
+        "12 13 float",
+        "\tGPU0\tGPU1\nGPU0\t X ",
+        "=== Weight between ===\n GPU0 GPU1\nGPU0 ",
+        "[1.0] mlx5_core ",
+        "n[",
+    ],
+)
+@pytest.mark.timeout(60)
+def test_a_long_line_costs_time_in_proportion_to_its_length(head: str, unit: str) -> None:
+    """A pattern whose time grows with the square of a line's length would not end within the limit of a test."""
+    data = (head + unit * (LONG // len(unit)) + "\n").encode()
+    for reader in READERS.values():
+        check(reader, data)

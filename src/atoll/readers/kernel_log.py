@@ -239,6 +239,8 @@ _GPU_DRIVER: Final = (
     ("peermem", re.compile(r"nvidia[-_]peermem|nv_peer_mem|nvidia_p2p")),
 )  # fmt: skip
 _LOST_GPU: Final = re.compile(r"NVRM: The NVIDIA GPU ([0-9a-fA-F:.]{7,16})")
+_MAX_MESSAGE: Final = 4096
+"""A kernel's record has at most 1 KiB; what is longer is cut, so that no line costs much."""
 _MAX_FACTS: Final = 2_000_000
 
 
@@ -265,7 +267,7 @@ class KernelLogReader:
             return
         # The stamp is read from the raw line: a shipper's prefix is the very stamp that is wanted here.
         stamp, message, stamped = _stamp(line)
-        fact = self._fact(message, stamp, stamped, line)
+        fact = self._fact(message[:_MAX_MESSAGE], stamp, stamped, line)
         if fact is not None:
             self._facts.append(fact)
 

@@ -118,7 +118,7 @@ _RANK: Final = re.compile(
     r"#\s+Rank\s+(\d{1,7})\s+(?:Group\s+(\d{1,7})\s+)?Pid\s+(\d{1,10})\s+on\s+(\S{1,253})\s+device\s+(\d{1,4})\s+"
     r"(?:\[([^\]]{1,40})\]\s*)?(.{0,100})"
 )
-_OPTION: Final = re.compile(r"([A-Za-z][A-Za-z ]{0,30}?)\s*:?\s+(-?\d{1,20}(?:\((?:factor|bytes)\))?)(?=\s|$)")
+_OPTION: Final = re.compile(r"([A-Za-z][A-Za-z ]{0,30}?) ?:? (-?\d{1,20}(?:\((?:factor|bytes)\))?)(?= |$)")
 _VERSION: Final = re.compile(r"# nccl-tests version (\S{1,40})(?:.*nccl-library=(\d{1,8}))?")
 _NCCL_VERSION: Final = re.compile(r"\b(?:NCCL|RCCL) version (\d{1,3}\.\d{1,3}(?:\.\d{1,3})?[\w.+-]{0,20})")
 _OUT_OF_BOUNDS: Final = re.compile(r"# Out of bounds values\s*:\s*(\d{1,15})")
@@ -276,7 +276,7 @@ class NcclTestsReader:
                 run.collective, run.collective_from = collective_name(program[1]), "header"
         elif text.startswith("# nThread"):
             run = self._at_least(line, _HEADER, new=run is not None and (run.stage > _HEADER or bool(run.options)))
-            run.options = dict(_OPTION.findall(text[2:]))
+            run.options = dict(_OPTION.findall(" ".join(text[2:1000].split())))
         elif (rank := _RANK.match(text)) is not None:
             number = int(rank[1])
             again = run is not None and (run.stage > _DEVICES or number in run.ranks)

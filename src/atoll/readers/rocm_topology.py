@@ -50,9 +50,8 @@ class RocmTopology(msgspec.Struct, frozen=True):
 MAX_GPUS: Final = 256
 
 _BANNER: Final = re.compile(r"\s*={3,}\s*(.+?)\s*={3,}\s*")
-_NUMA: Final = re.compile(
-    r"\s*GPU\s*\[?\s*(\d{1,4})\s*\]?\s*:\s*\(Topology\) Numa (Node|Affinity):\s*(-?\d{1,6}|N/A)\s*"
-)
+_MAX_BANNER: Final = 400
+_NUMA: Final = re.compile(r"\s*GPU ?\[?(\d{1,4})\]?\s*:\s*\(Topology\) Numa (Node|Affinity):\s*(-?\d{1,6}|N/A)\s*")
 _GPU: Final = re.compile(r"GPU(\d{1,4})")
 _RANGE: Final = re.compile(r"(\d{1,9})-(\d{1,9})")
 _JSON_PAIR: Final = re.compile(r"\(Topology\) (Weight|Hops|Link type) between DRM devices (\d{1,4}) and (\d{1,4})")
@@ -97,7 +96,7 @@ class _Reading:
         self.header: Line | None = None
 
     def feed(self, line: Line) -> None:
-        banner = _BANNER.fullmatch(line.text)
+        banner = _BANNER.fullmatch(line.text) if len(line.text) < _MAX_BANNER else None
         if banner is not None:
             self.close()
             title = banner[1].lower()

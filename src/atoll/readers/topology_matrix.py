@@ -64,7 +64,7 @@ def nvlinks(cell: str | None) -> int:
 MAX_DEVICES: Final = 1024
 
 _TAIL_LABELS: Final = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
-_TAIL: Final = re.compile(r"\s*(?:CPU Affinity|NUMA Affinity|GPU NUMA ID)")
+_TAIL: Final = re.compile(r"(?:CPU Affinity|NUMA Affinity|GPU NUMA ID)")
 _CELL: Final = re.compile(r"X|NV\d{1,3}|PIX|PXB|PHB|NODE|SYS|SOC|PSB|OK|NS|CNS|GNS|TNS|DR|U|N/A|C2C|XBR")
 _FIRST_COLUMN: Final = re.compile(r"GPU\d+")
 _DEVICE: Final = re.compile(r"[A-Za-z][\w.:/-]{0,63}")
