@@ -17,6 +17,8 @@ from atoll.runtime.wire import FrameReader, FrameWriter, WireError
 
 # How long an attempt at the rendezvous may take until it is made again: a port may be held by something mute.
 ATTEMPT_S: Final = 5.0
+# A process that has bound an address and does not listen yet refuses connections; this is the time between two lines.
+BIND_TO_LISTEN_S: Final = 1.0
 
 
 class Visit:
@@ -81,10 +83,17 @@ class Visit:
 def ask_holder(placement: Placement, target: Target, deadline: float) -> str:
     """What the holder of our address says to a second rank 0; empty when it is no rank 0 of this job."""
     until = min(deadline, time.monotonic() + ATTEMPT_S)
-    try:
-        with Visit(placement, target, until) as visit:
-            visit.introduce(Arrive(0, placement.world_size, this_host(), os.getpid(), "", 1))
-            answer = visit.answer(until)
-    except (OSError, WireError):
-        return ""
-    return answer.reason if isinstance(answer, Refused) else ""
+    refusing_until = min(deadline, time.monotonic() + BIND_TO_LISTEN_S)
+    while True:
+        try:
+            with Visit(placement, target, until) as visit:
+                visit.introduce(Arrive(0, placement.world_size, this_host(), os.getpid(), "", 1))
+                answer = visit.answer(until)
+        except ConnectionRefusedError:
+            if time.monotonic() >= refusing_until:
+                return ""
+            time.sleep(0.01)
+        except (OSError, WireError):
+            return ""
+        else:
+            return answer.reason if isinstance(answer, Refused) else ""
