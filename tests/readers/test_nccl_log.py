@@ -312,6 +312,28 @@ def test_a_version_line_has_no_head() -> None:
     assert fact.number == (2, 4, 8)
 
 
+def test_libraries_made_from_nccl() -> None:
+    text = (
+        "n0:1:2 [0] MCCL INFO MCCL version 2.16.5+maca2.33\n"
+        "n0:1:2 [0] MCCL INFO NET/IB : Using [0]xscale_0:1/RoCE [RO]; OOB eth0:10.0.0.1<0>\n"
+        "n0:1:2 [0] transport/net_ib.cc:9 MCCL WARN NET/IB : Got async event : port error\n"
+        "n0:1:2 [0] MCCL INFO MCCL_IB_TC set by environment to 128.\n"
+    )
+    log = read_nccl_text(text)
+    assert log.coverage.recognised == log.coverage.nccl_lines == 4
+    assert [statement.shape for statement in log.statements] == ["version", "hcas", "ib_async_event", "env_set"]
+    assert next(log.facts(Version))[0] == Version("2.16.5", "maca2.33", "MCCL")
+
+
+def test_a_proxy_thread_of_another_device_is_of_the_same_process() -> None:
+    text = (
+        "n0:1:2 [1] NCCL INFO ncclCommInitRank comm 0x7 rank 1 nranks 2 cudaDev 1 busId 1b000 commId 0x9 - Init START\n"
+        "n0:1:5 [0] NCCL INFO Channel 00/0 : 1[1] -> 0[0] [send] via NET/IB/0\n"
+    )
+    (link,) = read_nccl_text(text).job.connections
+    assert link.comm == 0
+
+
 def test_hosts_cut_out_of_a_public_log() -> None:
     log = read_nccl_text("node [3] NCCL INFO Using network IB\nNCCL INFO Using network Socket\n")
     assert log.coverage.recognised == 2

@@ -59,6 +59,8 @@ FACTS: list[tuple[str, str, Fact]] = [
     ("driver_version", "cudaDriverVersion 12040", DriverVersion(12040)),
     ("env_set", "NCCL_IB_HCA set by environment to mlx5", EnvSet("NCCL_IB_HCA", "mlx5")),
     ("env_set", "NCCL_SOCKET_IFNAME set to ^lo", EnvSet("NCCL_SOCKET_IFNAME", "^lo")),
+    ("env_set", "NCCL_IB_TC set by environment to 106.", EnvSet("NCCL_IB_TC", "106")),
+    ("env_set", "NCCL_TOPO_FILE set by environment to /etc/topo.", EnvSet("NCCL_TOPO_FILE", "/etc/topo.")),
     ("env_set", "NCCL_ALGO set by environment to ", EnvSet("NCCL_ALGO", "")),
     # 2.4, 2.10, 2.26
     ("bootstrap", "Bootstrap : Using [0]ib0:10.0.0.1<0> [1]ib1:10.0.1.1<0>",
@@ -162,6 +164,8 @@ FACTS: list[tuple[str, str, Fact]] = [
     ("topology_file", "Loading topology file /etc/topo.xml", TopologyFile("/etc/topo.xml")),
     ("affinity", "Setting affinity for GPU 3 to ffff,ff000000", Affinity(3, "ffff,ff000000")),
     ("affinity", "Setting affinity for GPU 3 to 0-23,48-71", Affinity(3, "0-23,48-71")),
+    ("affinity", "ncclTopoGetCpuAffinity: Affinity for GPU 1 is 28,84. (GPU affinity = 28-55 ; CPU affinity = 28,84).",
+     Affinity(1, "28,84")),
     ("nvls_support", "NVLS multicast support is available on dev 3", NvlsSupport(True, 3)),
     ("nvls_support", "NVLS multicast support is not available on dev 3 (NVLS_NCHANNELS 16)", NvlsSupport(False, 3)),
     ("nvls_bind_failed", "Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 401"

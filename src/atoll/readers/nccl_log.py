@@ -60,7 +60,9 @@ _HEAD: Final = re.compile(
 _BARE_HEAD: Final = re.compile(rb"(?:^|\s)(?:([\w.\-<>]{1,253}) )?\[ ?(-?\d{1,6}) ?\](?: (\S.{0,200}))?\s*$")
 _TRAILING_TAG: Final = re.compile(MPI_TAG.pattern + rb"\s*\Z")
 _SECOND_HEAD: Final = re.compile(rb"([\w.\-]{1,253}):(\d{1,10}):(\d{1,10}) \[-?\d{1,6}\] (?:\S{1,120} )?$")
-_VERSION_LINE: Final = re.compile(rb"(?:^|[\s:>\]])((?:NCCL|RCCL) version ?:? ?\d+\.\d+\S*(?: HEAD:\S+)?)\s*$")
+# Libraries made from NCCL keep its words under their own name: MCCL, XCCL, ...
+_OTHER_LIBRARY: Final = re.compile(rb"\] (?:\S{1,200} )?([A-MO-Z][A-Z]{0,3}CCL) (?:INFO|WARN|TRACE|ERROR|VERSION) ")
+_VERSION_LINE: Final = re.compile(rb"(?:^|[\s:>\]])([A-Z]{1,4}CCL version ?:? ?\d+\.\d+\S*(?: HEAD:\S+)?)\s*$")
 _PLACE: Final = re.compile(r"([\w./\-]{1,200}\.(?:cc|h|hpp|cpp|cu|c|cuh):\d{1,6})(?: \((\w{1,120})\))? ")
 _NUMBERS: Final = re.compile(r"0[xX][0-9a-fA-F]+|\d+")
 _DIGITS: Final = b"0123456789"
@@ -269,7 +271,7 @@ class NcclLogReader:
         coverage = msgspec.structs.replace(self._coverage, unknown=unknown, not_kept=not_kept)
         return NcclLog(
             list(self._files), coverage, list(self._speakers), list(self._statements),
-            self._job.job(self._parse_call), lines,
+            self._job.job(self._parse_call, self._speakers), lines,
             dict(self._last),
         )  # fmt: skip
 
@@ -482,6 +484,9 @@ class NcclLogReader:
                 return
         if raw.startswith(b"NCCL ") and _LEVEL.match(raw, 5) is not None:
             self._line(b" " + raw, 0, others)
+            return
+        if b"CCL " in raw and (match := _OTHER_LIBRARY.search(raw)) is not None:
+            self._line(raw[: match.start(1)] + b"NCCL" + raw[match.end(1) :], match.start(1) - 1, others)
             return
         if b"CCL version " in raw and (match := _VERSION_LINE.search(raw)) is not None:
             prefix, end = split_prefix(raw)

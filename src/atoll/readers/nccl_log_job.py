@@ -14,13 +14,13 @@ either: communicators of the same size are told apart by how many of that size t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Final
 
 import msgspec
 
-from atoll.readers.nccl_log_facts import Collective, CommInit, bus_id_text
+from atoll.readers.nccl_log_facts import Collective, CommInit, Speaker, bus_id_text
 from atoll.readers.source import MAX_TEXT, Source
 
 MAX_CONNECTIONS: Final = 200_000
@@ -339,12 +339,21 @@ class JobBuilder:
         calls.file = file
         calls.number = number
 
-    def job(self, parse_call: Callable[[bytes], Collective | None]) -> Job:
+    def job(self, parse_call: Callable[[bytes], Collective | None], speakers: Sequence[Speaker]) -> Job:
         """What is known so far. ``parse_call`` parses the body of a line that was given to ``call``."""
+        of_process: dict[tuple[str, int], set[int]] = {}
+        for communicator in self._communicators:
+            for member in communicator.members.values():
+                of_process.setdefault((member.host, member.pid), set()).add(communicator.index)
         connections: list[Connection] = []
         for epoch in self._all_epochs:
             for connection in epoch.connections.values():
                 connection.comm = epoch.comm if epoch.comm >= 0 else epoch.before
+                if connection.comm < 0:
+                    # A proxy thread may speak with another device than the one that its process uses.
+                    who = speakers[connection.speaker]
+                    only = of_process.get((who.host, who.pid), set())
+                    connection.comm = next(iter(only)) if len(only) == 1 else -1
                 connections.append(connection)
         last_calls: list[LastCall] = []
         for (speaker, _), calls in self._calls.items():

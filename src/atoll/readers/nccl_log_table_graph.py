@@ -93,7 +93,7 @@ GRAPH_SHAPES: Final[tuple[Shape, ...]] = (
     Shape("topology_note", r"NVLS tuning: nChannels <channels:int> <text:rest>"),
     Shape("topology_gdr", r"(?:GPU/|NET/)\S+ .*GDR.*"),
     Shape("affinity", r"Setting affinity for GPU <gpu:int> to <cpus:rest>", Affinity),
-    Shape("affinity", r"Affinity for GPU <gpu:int> is ?<cpus:text>(?:\. .*)?", Affinity),
+    Shape("affinity", r"(?:ncclTopoGetCpuAffinity: )?Affinity for GPU <gpu:int> is ?<cpus:text>(?:\. .*)?", Affinity),
     Shape("affinity_kept", r"(?:; CPU affinity = |Current affinity for GPU|CPU affinity) ?<text:rest>"),
     # --- tuning tables
     Shape("tuning_table", r"(?:Algorithm|Protocol|Max"

@@ -62,12 +62,23 @@ RCCL_TAIL: Final = r"(?: comm <comm:ptr> nRanks <nranks:int>(?: busId <bus_id:he
 
 _COMM_STATE: Final = r" ?- (?P<state>(?:Init|Abort|Destroy|Finalize|Revoke) (?:COMPLETE|START)).*"
 
+_NUMBER_WITH_STOP: Final = re.compile(r"(-?\d+)\.")
+
+
+def _env(name: str, value: str) -> Fact:
+    """Numbers are printed with a full stop after them: ``NCCL_IB_TC set by environment to 106.``"""
+    number = _NUMBER_WITH_STOP.fullmatch(value)
+    return EnvSet(name, number[1] if number else value)
+
+
 INIT_SHAPES: Final[tuple[Shape, ...]] = (
     # --- versions
     Shape("version", r"NCCL version <version:word>\+<runtime:word>", Version, {"library": "NCCL"}),
     Shape("version", r"NCCL version (?P<version>\d[\w.\-]+)(?: .*)?", build=lambda version="": Version(version)),
     Shape("version", r"RCCL version ?:? <version:word>\+<runtime:word>(?: .*)?", Version, {"library": "RCCL"}),
     Shape("version", r"RCCL version ?:? <version:word>(?: .*)?", Version, {"library": "RCCL"}),
+    Shape("version", r"(?P<library>[A-Z]{1,4}CCL) version ?:? (?P<version>\d[^\s+]*)(?:\+<runtime:word>)?(?:"
+                     r" .*)?", Version),
     Shape("driver_version", r"cudaDriverVersion <version:int>", DriverVersion),
     Shape("driver_version", r"hipDriverVersion <version:int>", DriverVersion),
     Shape("git_version", r"NCCL git version <revision:rest>"),
@@ -97,8 +108,8 @@ INIT_SHAPES: Final[tuple[Shape, ...]] = (
     Shape("launch_mode", r"Launch mode <mode:rest>"),
     Shape("thread_count", r"Using <threads:int> threads, Min Comp Cap <capability:int>(?:, Trees <trees:rest>)?"),
     # --- environment and configuration
-    Shape("env_set", r"(?P<name>[A-Z][A-Z0-9_]+) set by environment to ?<value:rest>", EnvSet),
-    Shape("env_set", r"(?P<name>(?:NCCL|RCCL|UCX|MSCCL\w*)_[A-Z0-9_]+) set to ?<value:rest>", EnvSet),
+    Shape("env_set", r"(?P<name>[A-Z][A-Z0-9_]+) set by environment to ?<value:rest>", build=_env),
+    Shape("env_set", r"(?P<name>(?:[A-Z]{1,4}CCL|UCX)_[A-Z0-9_]+) set to ?<value:rest>", EnvSet),
     Shape("env_set", r"Plugin name set by env to <value:rest>", EnvSet, {"name": "NCCL_NET_PLUGIN"}),
     Shape("env_set", r"Environment variable <name:word> set to <value:rest>", EnvSet),
     Shape("env_set", r"RCCL_<key:word>(?: set)? =? ?<value:rest>",
