@@ -273,6 +273,31 @@ def test_group_ids_of_a_rank_mean_nothing_to_another() -> None:
     assert analyse(from_dumps(dumps)).ranks == (1,)
 
 
+def test_who_waits_for_one_that_is_busy_elsewhere_is_a_victim() -> None:
+    """0 waits in z for 1; 1 is in x, which 2 has entered too, but behind y, where 3 never came."""
+    groups = {"z": (0, 1), "x": (1, 2), "y": (2, 3)}
+    pending = {
+        0: [entry(1, "all_reduce", 0, group="z")],
+        1: [entry(1, "all_reduce", 0, group="x")],
+        2: [entry(1, "all_reduce", 0, group="y"), entry(1, "all_reduce", 1, group="x")],
+        3: [],
+    }
+    dumps = [
+        FlightRecorderDump(
+            Source(f"d{rank}", 0),
+            "2.9",
+            tuple(RecordedGroup(n, n, m) for n, m in groups.items() if rank in m),
+            tuple(some),
+            rank,
+            "file",
+        )
+        for rank, some in pending.items()
+    ]
+    analysis = analyse(from_dumps(dumps))
+    assert analysis.ranks == (3,)
+    assert analysis.victims == (0, 1, 2)
+
+
 def test_a_receive_waits_for_the_stage_that_never_sends() -> None:
     groups = (RecordedGroup("5", "PIPELINE", (0, 4)),)
     receive = RecordedCollective("5", 0, "recv", "scheduled", record_id=3, p2p_sequence=8, is_p2p=True, peer=0)

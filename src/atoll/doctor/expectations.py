@@ -52,7 +52,7 @@ _GPU_FAMILIES: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
     ("A100", re.compile(r"\bA100\b", re.IGNORECASE)),
     ("V100", re.compile(r"\bV100\b", re.IGNORECASE)),
 )
-_NO_ISLAND: Final = re.compile(r"PCIe|RTX|GeForce|\bNVL\b|\bL40|\bA[1-6]0{1,2}00?\b(?! *SXM)", re.IGNORECASE)
+_NO_ISLAND: Final = re.compile(r"PCIe|RTX|GeForce|\bNVL\b", re.IGNORECASE)
 
 NVLINKS_PER_GPU: Final[dict[str, tuple[int, str]]] = {
     "B200": (18, "NVIDIA HGX B200 data sheet: 18 NVLink 5"),

@@ -155,7 +155,7 @@ def _misplaced(name: str) -> str | None:
     if len(name) < 8 or "_" not in name or name.startswith(("GLOO_", "MASTER_", "UCX_", "RCCL_", "SLURM_", "CUDA_")):
         return None
     head, _, tail = name.partition("_")
-    if head != "NCCL" and sorted(head.upper()) in (sorted("NCCL"), sorted("NCL"), sorted("NNCCL"), sorted("NCC")):
+    if head != "NCCL" and set(head.upper()) <= set("NCL") and 3 <= len(head) <= 6:
         near = difflib.get_close_matches(f"NCCL_{tail.upper()}", VARIABLES, n=1, cutoff=0.9)
         return near[0] if near else None
     return name.upper() if name.upper() in VARIABLES else None

@@ -80,12 +80,19 @@ def step_times_in(lines: Iterable[Line], file: str) -> tuple[StepTime, ...]:
             if isinstance(row, dict):
                 found.extend(_step(row, line, file))
         elif not header:
-            header = [name.strip().lower() for name in next(csv.reader([text]))]
+            header = [name.strip().lower() for name in _cells(text)]
             if "rank" not in header or "step" not in header:
                 raise SpecError(f"{file}:{line.number}: expected columns rank, step and step_time, got {text[:80]!r}")
         else:
-            found.extend(_step(dict(zip(header, next(csv.reader([text])), strict=False)), line, file))
+            found.extend(_step(dict(zip(header, _cells(text), strict=False)), line, file))
     return tuple(found)
+
+
+def _cells(text: str) -> list[str]:
+    try:
+        return next(csv.reader([text]), [])
+    except csv.Error:
+        return []
 
 
 def _column(name: str) -> tuple[str, float]:
