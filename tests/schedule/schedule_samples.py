@@ -1,7 +1,5 @@
 """Small schedules that the tests of the readings share, each written out from its textbook definition."""
 
-import random
-
 import numpy as np
 
 from atoll.schedule.builder import ScheduleBuilder
@@ -90,24 +88,4 @@ def binomial_broadcast(n: int) -> Schedule:
         senders = np.arange(min(reached, n - reached))
         builder.copy(step, senders, senders + reached, 0)
         reached, step = 2 * reached, step + 1
-    return builder.build()
-
-
-def random_all_reduce(n: int, chunks: int, source: random.Random) -> Schedule:
-    """Per chunk a random tree in, a random tree out, interleaved with the other chunks at random."""
-    builder = ScheduleBuilder("all_reduce", n, chunks=chunks, name="random")
-    for chunk in range(chunks):
-        step = source.randrange(3)
-        holders = list(range(n))
-        while len(holders) > 1:
-            giver, taker = source.sample(holders, 2)
-            builder.reduce(step, giver, taker, chunk, channel=source.randrange(2))
-            holders.remove(giver)
-            step += source.randrange(1, 3)
-        without = [rank for rank in range(n) if rank != holders[0]]
-        while without:
-            target = without.pop(source.randrange(len(without)))
-            builder.copy(step, source.choice(holders), target, chunk)
-            holders.append(target)
-            step += source.randrange(1, 3)
     return builder.build()

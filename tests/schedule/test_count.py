@@ -1,20 +1,20 @@
 """Counts against closed forms written out here, and against the rows and the dependencies added up one by one."""
 
 import math
-import random
 from collections import Counter
+from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_schedules import proven_schedules
 from schedule_samples import (
     binomial_broadcast,
     chain_broadcast,
     direct_all_reduce,
     halving_doubling_all_reduce,
     one_shot_all_reduce,
-    random_all_reduce,
     recursive_doubling_all_reduce,
     ring_all_gather,
     ring_all_reduce,
@@ -27,6 +27,7 @@ from atoll.schedule.builder import ScheduleBuilder
 from atoll.schedule.count import Counts, count, tiers
 from atoll.schedule.dependencies import APPLY, READ, derive
 from atoll.schedule.out_of_place import out_of_place
+from atoll.schedule.partition import chunk_sizes
 from atoll.schedule.prove import ProvenSchedule, prove
 
 
@@ -103,12 +104,15 @@ def test_blocks_that_the_length_does_not_fill(n: int, length: int) -> None:
         assert counts.bandwidth_ratio == 1
 
 
-@given(st.integers(1, 7), st.integers(1, 4), st.integers(0, 50), st.randoms(use_true_random=False), st.booleans())
-def test_totals_are_the_rows_added_up(n: int, chunks: int, length: int, source: random.Random, apart: bool) -> None:
-    schedule = random_all_reduce(n, chunks, source)
-    proven = prove(out_of_place(schedule) if apart else schedule)
+@settings(max_examples=150)
+@given(proven_schedules(), st.integers(0, 50))
+def test_totals_are_the_rows_added_up(proven: ProvenSchedule, length: int) -> None:
+    terms = proven.contract
+    n = terms.world_size
+    if terms.collective.name == "all_to_all":
+        length *= n
     counts = count(proven, length, itemsize=2)
-    size = [2 * part for part in parts(length, chunks)]
+    size = (2 * chunk_sizes(terms, length)).tolist()
     want = {name: Counter() for name in ("sent", "received", "reduced", "copied", "pairs")}
     messages = set()
     for row, start in zip(proven.schedule.rows(), proven.row_start, strict=True):
@@ -131,10 +135,17 @@ def test_totals_are_the_rows_added_up(n: int, chunks: int, length: int, source: 
     assert counts.messages_sent.tolist() == [sum(m[1] == r for m in messages) for r in range(n)]
     assert counts.messages_received.tolist() == [sum(m[2] == r for m in messages) for r in range(n)]
     assert counts.critical_path == longest_chain(proven) <= counts.steps
-    if length:
-        for ratio in (counts.bandwidth_ratio, counts.latency_ratio, counts.reduced_ratio):
-            assert (ratio is None) == (n == 1)
-            assert ratio is None or ratio >= 1 - 1e-12
+    for ratio in (counts.bandwidth_ratio, counts.latency_ratio, counts.reduced_ratio):
+        assert ratio is None or ratio >= 1 - 1e-12
+
+
+@given(proven_schedules())
+def test_long_schedules_are_folded_pair_by_pair(proven: ProvenSchedule) -> None:
+    whole = count(proven, 60)
+    with mock.patch("atoll.schedule.count._MAX_PENDING", 2):
+        folded = count(proven, 60)
+    for name in ("pair_src", "pair_dst", "pair_bytes", "pair_messages"):
+        assert getattr(folded, name).tolist() == getattr(whole, name).tolist()
 
 
 def longest_chain(proven: ProvenSchedule) -> int:

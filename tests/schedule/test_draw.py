@@ -1,20 +1,19 @@
 """Diagrams: every message is there once, nothing runs over the edge, and what is left out is said."""
 
-import random
 import re
 import textwrap
 import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from random_schedules import proven_schedules
 from schedule_samples import (
     binomial_broadcast,
     direct_all_reduce,
     halving_doubling_all_reduce,
     one_shot_all_reduce,
-    random_all_reduce,
     ring_all_gather,
     ring_all_reduce,
 )
@@ -76,16 +75,11 @@ def test_ascii_has_the_same_shape() -> None:
     assert "o----+0----->o" in plain
 
 
-@settings(max_examples=50)
-@given(st.integers(1, 9), st.integers(1, 5), st.integers(40, 160), st.booleans(), st.randoms(use_true_random=False))
-def test_every_message_has_one_head_and_no_line_is_too_long(
-    n: int, chunks: int, width: int, apart: bool, source: random.Random
-) -> None:
-    schedule = random_all_reduce(n, chunks, source)
-    proven = prove(out_of_place(schedule) if apart else schedule)
+@given(proven_schedules(max_world=9), st.integers(40, 160))
+def test_every_message_has_one_head_and_no_line_is_too_long(proven: ProvenSchedule, width: int) -> None:
     text = draw_text(proven, width=width, max_steps=10**6)
     assert all(len(line) <= width for line in text.splitlines())
-    if "ranks shown" not in text and len(schedule):
+    if "ranks shown" not in text and len(proven.schedule):
         heads = len(re.findall("[▶◀]", body(text)))
         assert heads == count(proven).messages
         assert body(text).count("↺") == local_moves(proven)
@@ -155,11 +149,8 @@ def svg_arrows(root: ET.Element) -> list[ET.Element]:
     ]
 
 
-@settings(max_examples=50)
-@given(st.integers(1, 6), st.integers(1, 4), st.booleans(), st.randoms(use_true_random=False))
-def test_svg_has_every_message_inside_the_picture(n: int, chunks: int, apart: bool, source: random.Random) -> None:
-    schedule = random_all_reduce(n, chunks, source)
-    proven = prove(out_of_place(schedule) if apart else schedule)
+@given(proven_schedules(max_world=6))
+def test_svg_has_every_message_inside_the_picture(proven: ProvenSchedule) -> None:
     document = draw_svg(proven, max_steps=10**6)
     root = ET.fromstring(document)
     lines = [element for element in svg_arrows(root) if element.tag == SVG + "line"]

@@ -30,6 +30,8 @@ from atoll.schedule.prove import ProvenSchedule
 from atoll.schedule.runs import Expanded, expand
 from atoll.schedule.table import REPLACE, Columns
 
+_MAX_PENDING = 1 << 18  # entries of pairs kept before they are joined
+
 
 class StepLoads(msgspec.Struct, frozen=True, eq=False):
     """Per step with a row, the load of its busiest rank; arrays of one length.
@@ -257,7 +259,7 @@ class _Tally:
     def _remember(self, pair: IntArray, pair_bytes: IntArray) -> None:
         self.pairs.append((pair, pair_bytes, np.ones(len(pair), dtype=np.int64)))
         self.pending_pairs += len(pair)
-        if self.pending_pairs > 1 << 18:
+        if self.pending_pairs > _MAX_PENDING:
             self._fold()
 
     def _fold(self) -> None:
