@@ -1,9 +1,9 @@
 """NCCL and RCCL logs to typed facts: any version from 2.4, any launcher, one mixed file or a file for each rank.
 
 **A line** is ``host:pid:tid [dev] NCCL INFO body``, with launcher prefixes in front, and for warnings a place in NCCL's
-source (``transport/net_ib.cc:94``) and a time. Its *head* says who speaks, its *body* is parsed by the shape table
-(``nccl_log_shapes``) into a fact. What ranks repeat is kept once (``Statement``); channel lines and states of
-communicators become the map of the job (``nccl_log_job``).
+source (``transport/net_ib.cc:94``) and a time. Its *head* says who speaks (``nccl_log_head``), its *body* is parsed by
+the shape table (``nccl_log_shapes``) into a fact. What ranks repeat is kept once (``Statement``); channel lines and
+states of communicators become the map of the job (``nccl_log_job``).
 
 **Speed.** A log of a thousand ranks says the same sentences over and over, so heads and bodies are looked up in
 dictionaries by their bytes and parsed only when new. Sentences that carry a pointer are new each time but of few
@@ -28,6 +28,7 @@ import msgspec
 
 from atoll.readers.launcher_prefix import ANSI, MPI_TAG, split_prefix
 from atoll.readers.nccl_log_facts import Collective, CommInit, Fact, Speaker, Statement, Version
+from atoll.readers.nccl_log_head import Heads
 from atoll.readers.nccl_log_job import (
     CHANNEL_LINE,
     COLLNET_LINE,
@@ -46,26 +47,17 @@ from atoll.readers.text_stream import ReadRefused, blocks
 
 MAX_STATEMENTS: Final = 250_000
 MAX_UNKNOWN: Final = 500
-MAX_SPEAKERS: Final = 100_000
 MAX_BODY: Final = 4000
 _MAX_CACHE: Final = 50_000
 
 F = TypeVar("F", bound=Fact)
 
 _LEVEL: Final = re.compile(rb"(INFO|WARN|TRACE|CALL|ERROR|VERSION|ABORT) ?")
-_HEAD: Final = re.compile(
-    rb"(?:^|(?<=[\s:>|\]\[\x28\"]))([\w.\-]{1,253}):(\d{1,10}):(\d{1,10})(?: \[ ?(-?\d{1,6}) ?\])?"
-    rb"(?: (\S.{0,200}))?\s*$"
-)
-_BARE_HEAD: Final = re.compile(rb"(?:^|\s)(?:([\w.\-<>]{1,253}) )?\[ ?(-?\d{1,6}) ?\](?: (\S.{0,200}))?\s*$")
-_TRAILING_TAG: Final = re.compile(MPI_TAG.pattern + rb"\s*\Z")
-_SECOND_HEAD: Final = re.compile(rb"([\w.\-]{1,253}):(\d{1,10}):(\d{1,10}) \[-?\d{1,6}\] (?:\S{1,120} )?$")
 # Libraries made from NCCL keep its words under their own name: MCCL, XCCL, ...
 _OTHER_LIBRARY: Final = re.compile(rb"\] (?:\S{1,200} )?([A-MO-Z][A-Z]{0,3}CCL) (?:INFO|WARN|TRACE|ERROR|VERSION) ")
 _VERSION_LINE: Final = re.compile(rb"(?:^|[\s:>\]])([A-Z]{1,4}CCL version ?:? ?\d+\.\d+\S*(?: HEAD:\S+)?)\s*$")
 _PLACE: Final = re.compile(r"([\w./\-]{1,200}\.(?:cc|h|hpp|cpp|cu|c|cuh):\d{1,6})(?: \((\w{1,120})\))? ")
 _NUMBERS: Final = re.compile(r"0[xX][0-9a-fA-F]+|\d+")
-_DIGITS: Final = b"0123456789"
 _HEX_DIGITS: Final = b"0123456789abcdefABCDEFx"
 
 
@@ -159,11 +151,7 @@ class NcclLogReader:
         self._files: list[str] = []
         self._file = ""
         self._number = 0
-        self._speakers: list[Speaker] = []
-        self._speaker_of: dict[Speaker, int] = {}
-        self._hosts: set[bytes] = set()
-        self._heads: dict[bytes, int] = {}
-        self._prefixes: set[bytes] = set()
+        self._heads = Heads()
         self._channels: dict[bytes, int] = {}
         self._tails: dict[bytes, str] = {}
         self._bodies: dict[bytes, Statement] = {}
@@ -187,7 +175,7 @@ class NcclLogReader:
         others: list[tuple[int, bytes]] = []
         first = number = self._number
         heads, bodies, last, known, channel_bits = (
-            self._heads,
+            self._heads.known,
             self._bodies,
             self._last,
             self._job.known,
@@ -206,7 +194,7 @@ class NcclLogReader:
                 continue
             speaker = heads.get(raw[:at])
             if speaker is None:
-                speaker = self._quick_head(raw[:at])
+                speaker = self._heads.quick(raw[:at])
             if speaker >= 0:
                 if raw.startswith(b"INFO Channel ", at + 6):
                     colon = raw.find(b" : ", at + 19, at + 32)
@@ -254,13 +242,6 @@ class NcclLogReader:
             self._shape_lines["channel"] = self._shape_lines.get("channel", 0) + channels
         return others
 
-    def _quick_head(self, head: bytes) -> int:
-        """The speaker of a head that differs from a known one by numbers in its launcher prefix (a time), else -1."""
-        start = head.rfind(b" ", 0, max(head.rfind(b" ["), 0)) + 1
-        if start > 0 and head[:start].translate(None, _DIGITS) in self._prefixes:
-            return self._heads.get(head[start:], -1)
-        return -1
-
     def result(self) -> NcclLog:
         """All facts of what was fed so far."""
         lines = dict(self._shape_lines)
@@ -270,8 +251,8 @@ class NcclLogReader:
         unknown = sorted(self._unknown.values(), key=lambda shape: -shape.count)
         coverage = msgspec.structs.replace(self._coverage, unknown=unknown, not_kept=not_kept)
         return NcclLog(
-            list(self._files), coverage, list(self._speakers), list(self._statements),
-            self._job.job(self._parse_call, self._speakers), lines,
+            list(self._files), coverage, list(self._heads.speakers), list(self._statements),
+            self._job.job(self._parse_call, self._heads.speakers), lines,
             dict(self._last),
         )  # fmt: skip
 
@@ -285,7 +266,7 @@ class NcclLogReader:
         if b"\x1b" in raw[:at] and (clean := ANSI.sub(b"", raw)) != raw and (found := clean.find(b" NCCL ")) >= 0:
             self._line(clean, found, others)
             return
-        head = self._head(raw[:at])
+        head = self._heads.read(raw[:at])
         if head is None:
             self._other(raw, others)
             return
@@ -294,72 +275,14 @@ class NcclLogReader:
             others.append((self._number, residue))
         body = raw[level.end() :]
         second = body.find(b" NCCL ")
-        if second >= 0 and (match := _SECOND_HEAD.search(body, max(0, second - 400), second + 1)) is not None:
-            start = self._second_start(match)
-            if (tag := _TRAILING_TAG.search(body, 0, start)) is not None:
-                start = tag.start()
+        start = self._heads.second(body, second) if second >= 0 else -1
+        if start >= 0:
             whole = level[1] + b" " + body[:start]
             self._body(body[:start], level[1].decode(), speaker, location, raw, cut=True, key=whole)
             rest = body[start:]
             self._line(rest, rest.find(b" NCCL "), others)
             return
         self._body(body, level[1].decode(), speaker, location, raw, key=raw[at + 6 :])
-
-    def _second_start(self, match: re.Match[bytes]) -> int:
-        """Where a head that stands inside a line begins: its host may be glued to the text before it."""
-        host = match[1]
-        if host not in self._hosts:
-            tails = [known for known in self._hosts if host.endswith(known)]
-            if tails:
-                return match.start() + len(host) - max(map(len, tails))
-        return match.start()
-
-    def _head(self, head: bytes) -> tuple[int, str, bytes] | None:
-        """Speaker, place in NCCL's source, and what stands before the head but is no launcher prefix."""
-        known = self._heads.get(head, -1)
-        if known < 0:
-            known = self._quick_head(head)
-        if known >= 0:
-            return known, "", b""
-        match = _HEAD.search(head)
-        if match is None:
-            bare = _BARE_HEAD.search(head) if head.strip() else None
-            if bare is None:
-                return None if head.strip() else (self._speaker(Speaker("", 0, -1)), "", b"")
-            # Hosts and processes are cut out of a log that is shown in public: ``node [0] NCCL INFO``.
-            host, pid, dev, place = bare[1] or b"", 0, int(bare[2]), bare[3]
-            start = bare.start()
-        else:
-            host, pid, place = match[1], int(match[2]), match[5]
-            dev = int(match[4]) if match[4] is not None else -1
-            start = match.start()
-        before = head[:start]
-        prefix, end = split_prefix(before)
-        residue = before[end:].strip(b" \t\r\0")
-        rank = prefix.rank
-        if (tag := _TRAILING_TAG.search(residue)) is not None:
-            # mpirun marks each write() of a rank, so the tag of this line may follow the text of another.
-            rank, residue = int(tag[1]), residue[: tag.start()]
-        speaker = self._speaker(Speaker(host.decode(), pid, dev, rank))
-        self._hosts.add(host)
-        if not residue and not place and len(self._heads) < _MAX_CACHE:
-            if prefix.time and match is not None:
-                self._prefixes.add(before.translate(None, _DIGITS))
-                self._heads[head[start:]] = speaker
-            else:
-                self._heads[head] = speaker
-        return speaker, place.decode("utf-8", "backslashreplace") if place else "", residue
-
-    def _speaker(self, speaker: Speaker) -> int:
-        index = self._speaker_of.get(speaker)
-        if index is None:
-            if len(self._speakers) >= MAX_SPEAKERS:
-                speaker = Speaker("", 0, -1)
-                if speaker in self._speaker_of:
-                    return self._speaker_of[speaker]
-            index = self._speaker_of[speaker] = len(self._speakers)
-            self._speakers.append(speaker)
-        return index
 
     # --- one body
 
@@ -435,7 +358,7 @@ class NcclLogReader:
         kept = self._kept.get(name, 0)
         self._coverage.recognised += 1
         if isinstance(fact, CommInit):
-            who = self._speakers[speaker]
+            who = self._heads.speakers[speaker]
             self._job.state(fact, speaker, who.host, who.pid, self._source(raw))
         elif isinstance(fact, Collective):
             self._job.call(raw, max(0, raw.find(body)), speaker, self._file, self._number)
@@ -490,7 +413,7 @@ class NcclLogReader:
             return
         if b"CCL version " in raw and (match := _VERSION_LINE.search(raw)) is not None:
             prefix, end = split_prefix(raw)
-            speaker = self._speaker(Speaker("", 0, -1, prefix.rank))
+            speaker = self._heads.number(Speaker("", 0, -1, prefix.rank))
             self._body(match[1], "VERSION", speaker, "", raw)
             if raw[end : match.start(1)].strip():
                 # PyTorch ends its own errors with NCCL's version: the line is its, too.
