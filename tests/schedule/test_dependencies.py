@@ -21,6 +21,7 @@ from atoll.schedule.interpret import interpret
 from atoll.schedule.partition import chunk_sizes
 from atoll.schedule.prove import ProvenSchedule, prove
 from atoll.schedule.table import COLUMNS, REPLACE, Header, Schedule
+from atoll.testing.world import play
 
 Edge = tuple[int, int, int, int, int, int]  # before, side, index, after, side, index
 
@@ -71,6 +72,23 @@ def test_any_order_that_respects_the_edges_gives_the_same_result(proven: ProvenS
     outputs = execute(proven, guards_of(proven, derive(proven)), inputs, length, data.draw(st.integers(1, 5)), rng)
     for rank in range(proven.world_size):
         assert outputs[rank].tolist() == expected[rank].tolist()
+
+
+@settings(max_examples=100, deadline=None)
+@given(proven_schedules(), st.data())
+def test_the_runtimes_machines_play_them_with_one_small_segment(proven: ProvenSchedule, data: st.DataObject) -> None:
+    """Random schedules on the real state machines, bytes crossing in random pieces: the bits of ``interpret``."""
+    unit = proven.world_size if proven.header.collective == "all_to_all" else 1
+    length = data.draw(st.integers(0, 40 // unit)) * unit
+    rng = random.Random(data.draw(st.integers(0, 2**32)))
+    inputs = [
+        (words % 1000).astype(np.float32) * np.float32(1.1)
+        for words in random_inputs(proven.schedule, chunk_sizes(proven.contract, length), rng)
+    ]
+    segment_bytes, wire_bytes = data.draw(st.sampled_from((16, 32))), data.draw(st.sampled_from((1, 4, 100)))
+    outputs = play(proven, inputs, length, seed=rng.getrandbits(30), segment_bytes=segment_bytes, wire_bytes=wire_bytes)
+    for ours, theirs in zip(outputs, interpret(proven, inputs), strict=True):
+        assert ours.tobytes() == theirs.tobytes()
 
 
 @settings(max_examples=150, deadline=None)
