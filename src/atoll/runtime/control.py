@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from atoll.errors import AtollError, CollectiveTimeout, InternalError, PeerLost, SpecError
+from atoll.errors import AtollError, CollectiveTimeout, InternalError, PeerLost, SpecError, WorldError
 from atoll.runtime.control_link import ControlLink
 from atoll.runtime.control_machine import ControlMachine, Instruction, Send
 from atoll.runtime.descriptor import CallDescriptor, name_ranks
@@ -221,10 +221,10 @@ class Control:
                 link.close()
             self._started.set()
 
-    def _turn(self) -> None:
+    def _turn(self, until: float | None = None) -> None:
         """Sleep until something happens, then deal with all of it at once: see ``ControlMachine.heard``."""
         messages: list[tuple[int, ControlMessage]] = []
-        for fd, _ in self._epoll.poll(self._sleep_s()):
+        for fd, _ in self._epoll.poll(self._sleep_s(until)):
             if fd == self._wakeup.fileno():
                 self._wakeup.clear()
             elif fd in self._links_by_fd:
@@ -242,10 +242,10 @@ class Control:
         if self._starting:
             self._check_start()
 
-    def _sleep_s(self) -> float | None:
+    def _sleep_s(self, until: float | None = None) -> float | None:
         if self._commands or self._ended:
             return 0.0
-        deadlines = (self._machine.next_deadline(), self._endpoint.next_deadline())
+        deadlines = (until, self._machine.next_deadline(), self._endpoint.next_deadline())
         soonest = min((deadline for deadline in deadlines if deadline is not None), default=None)
         return None if soonest is None else max(0.0, soonest - time.monotonic())
 
@@ -295,8 +295,9 @@ class Control:
             try:
                 connection = self._endpoint.take_connection(_link_key(peer))
             except PeerLost as error:
-                self._end_start(error)
-                return
+                if self._starting:
+                    self._end_start(error)
+                continue
             if connection is not None:
                 link = ControlLink(peer, connection)
                 self._links[peer] = self._links_by_fd[connection.sock.fileno()] = link
@@ -311,11 +312,12 @@ class Control:
         if not self._missing and len(linked) == self._membership.world_size - 1:
             self._end_start(None)
             return
-        gone = (set(self._machine.lost) or self._machine.left) - linked
+        gone = (set(self._machine.lost) or set(self._machine.left)) - linked
         if gone:
             reasons = "; ".join(dict.fromkeys(self._machine.lost.values())) or "it left on purpose"
-            names = name_ranks(gone)
-            self._end_start(PeerLost(f"{names} went away while the ranks were linking up: {reasons}", culprits=gone))
+            self._end_start(
+                PeerLost(f"{name_ranks(gone)} went away before all ranks were linked up: {reasons}", culprits=gone)
+            )
 
     def _end_start(self, error: AtollError | None) -> None:
         self._starting = False
@@ -323,9 +325,15 @@ class Control:
         self._started.set()
 
     def _say_goodbye(self) -> None:
-        self._take_commands()
-        self._carry_out(self._machine.goodbye())
         until = time.monotonic() + GOODBYE_S
+        blamed = self._start_error.culprits if isinstance(self._start_error, WorldError) else ()
+        if self._start_error is not None:
+            # Those that are still linking up are to learn because of whom this rank gives up, or they would blame it.
+            self._wakeup.clear()
+            while self._missing - {*blamed, *self._machine.lost, *self._machine.left} and time.monotonic() < until:
+                self._turn(until)
+        self._take_commands()
+        self._carry_out(self._machine.goodbye(blamed))
         while any(link.wants_write for link in self._links.values()) and time.monotonic() < until:
             for fd, _ in self._epoll.poll(max(0.0, until - time.monotonic())):
                 if fd in self._links_by_fd:

@@ -18,7 +18,7 @@ A verdict is for good: it ends its communicator. One that is not obvious to all 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -91,7 +91,7 @@ class ControlMachine:
         self._unclaimed: deque[tuple[int, Report | Verdict | Departed]] = deque(maxlen=MAX_UNCLAIMED)
         self._closed: deque[int] = deque(maxlen=MAX_UNCLAIMED)
         self.lost: dict[int, str] = {}  # world rank -> why
-        self.left: set[int] = set()  # said goodbye
+        self.left: dict[int, dict[int, int]] = {}  # said goodbye: world rank -> communicator -> calls completed
         self.linked: set[int] = set()  # have their links to all
         self._instructions: list[Instruction] = []
 
@@ -108,7 +108,7 @@ class ControlMachine:
             self._lose(communicator, gone)
         for peer in ledger.ranks:
             if peer in self.left and peer not in communicator.departed:
-                self._depart(communicator, peer, 0)
+                self._depart(communicator, peer, self.left[peer].get(ledger.communicator_id, 0))
         return self._done()
 
     def unregister(self, communicator_id: int) -> list[Instruction]:
@@ -173,10 +173,10 @@ class ControlMachine:
             self._pass(communicator, Verdict(communicator_id, Kind.LOST, message[:4096], (self._rank,)))
         return self._done()
 
-    def goodbye(self) -> list[Instruction]:
-        """This process leaves the world."""
+    def goodbye(self, blamed: Iterable[int] = ()) -> list[Instruction]:
+        """This process leaves the world; ``blamed`` are ranks because of which it never began."""
         completed = {identity: c.ledger.completed for identity, c in self._communicators.items()}
-        message = Goodbye(completed, tuple(sorted(self.lost)))
+        message = Goodbye(completed, tuple(sorted({*self.lost, *blamed})))
         for peer in range(len(self._names)):
             if peer != self._rank and peer not in self.lost and peer not in self.left:
                 self._instructions.append(Send(peer, message))
@@ -200,10 +200,10 @@ class ControlMachine:
                 self.linked.add(peer)
             elif not isinstance(message, Goodbye):
                 self._dispatch(peer, message, now)
-        self.left.update(peer for peer, _ in goodbyes)
+        self.left.update({peer: goodbye.completed for peer, goodbye in goodbyes})
         self._lose_all({peer: why for peer, why in ended.items() if peer not in self.left})
         for peer, goodbye in goodbyes:
-            self._lose_all({rank: f"as rank {peer} says" for rank in goodbye.lost if rank != self._rank})
+            self._lose_all({rank: f"rank {peer} reports it as lost" for rank in goodbye.lost if rank != self._rank})
         for peer, goodbye in goodbyes:
             for identity, communicator in self._communicators.items():
                 if peer in communicator.ledger.ranks and peer not in communicator.departed:
