@@ -17,6 +17,9 @@ import click
 @click.option("--all", "everything", is_flag=True, help="Also what looks bad and is harmless, and every file.")
 @click.option("--explain", "explain", metavar="RULE", default="", help="Explain a rule (N09) instead of reading.")
 @click.option("--rules", "list_rules", is_flag=True, help="List all rules instead of reading.")
+@click.option(
+    "--write-handbook", default="", metavar="FOLDER", help="Write the rule catalogue's pages instead of reading."
+)
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
 def command(
     paths: tuple[str, ...],
@@ -27,6 +30,7 @@ def command(
     everything: bool,
     explain: str,
     list_rules: bool,
+    write_handbook: str,
     quiet: bool,
 ) -> int:
     """Read the logs, dumps and topologies of a job and say what is wrong.
@@ -40,6 +44,13 @@ def command(
 
     if as_json and as_markdown:
         raise SpecError("--json and --markdown are two forms of one report: choose one")
+    if write_handbook:
+        from pathlib import Path
+
+        from atoll.doctor.handbook import write
+
+        click.echo(f"{write(Path(write_handbook))} pages", err=True)
+        return 0
     if explain or list_rules:
         _print_rules(explain)
         return 0

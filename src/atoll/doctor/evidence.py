@@ -266,11 +266,18 @@ class Evidence:
 
     def nic_of(self, rank: int) -> str:
         """The NIC that a rank sends through, by name where the log lists them; empty when nothing tells."""
+        return self._nic_of_rank.get(rank, "")
+
+    @cached_property
+    def _nic_of_rank(self) -> dict[int, str]:
+        found: dict[int, str] = {}
         for connection in self.network_connections:
-            if (connection.src if connection.direction != "receive" else connection.dst) == rank:
+            rank = connection.dst if connection.direction == "receive" else connection.src
+            if rank not in found:
                 host = self.nccl.speakers[connection.speaker].host
-                return self.hca_names.get((host, connection.via.nic), f"{connection.via.network}/{connection.via.nic}")
-        return ""
+                name = f"{connection.via.network}/{connection.via.nic}"
+                found[rank] = self.hca_names.get((host, connection.via.nic), name)
+        return found
 
     @cached_property
     def network_connections(self) -> list[Connection]:

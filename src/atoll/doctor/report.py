@@ -7,6 +7,7 @@ to collect.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
@@ -19,6 +20,8 @@ from atoll.readers.source import Source
 SCHEMA_VERSION: Final = 1
 MAX_QUOTE: Final = 200
 MAX_LISTED: Final = 8
+MAX_OF_ONE_RULE: Final = 4
+"""Causes of one rule that are told at length; the JSON has all."""
 
 
 def document(verdict: Verdict, evidence: Evidence) -> dict[str, Any]:
@@ -62,6 +65,7 @@ def document(verdict: Verdict, evidence: Evidence) -> dict[str, Any]:
 def _finding(finding: Finding) -> dict[str, Any]:
     return {
         "rule": finding.rule,
+        "page": f"handbook/doctor/rules/{finding.rule}.md",
         "title": finding.title,
         "what": finding.what,
         "severity": finding.severity.name.lower(),
@@ -80,13 +84,21 @@ def _finding(finding: Finding) -> dict[str, Any]:
 def text_lines(verdict: Verdict, evidence: Evidence, *, everything: bool = False) -> Iterator[str]:
     """The verdict for people, line by line, without colour."""
     yield f"{verdict.status.value.upper()}: {verdict.summary}"
+    told: Counter[str] = Counter()
     for number, cause in enumerate(verdict.causes, 1):
+        told[cause.root.rule] += 1
+        if told[cause.root.rule] > MAX_OF_ONE_RULE and not everything:
+            continue
         yield ""
         yield from _long(f"{number}. {cause.root.rule} {cause.root.title}", cause.root)
         if cause.cascade:
             yield "   what followed:"
             for finding in _unique(cause.cascade):
                 yield f"     {finding.rule} {finding.what}{_at(finding)}"
+    for rule, count in told.items():
+        if count > MAX_OF_ONE_RULE and not everything:
+            yield ""
+            yield f"{count - MAX_OF_ONE_RULE} more of {rule} (--all lists them)"
     if verdict.unexplained:
         yield ""
         yield "Aftermath without a known cause:"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from atoll.doctor.evidence import Evidence
+from atoll.doctor.evidence import Evidence, merge_sources
 from atoll.doctor.finding import Confidence, Finding, Hit, Role, Severity
 
 Check = Callable[[Evidence], Iterable[Hit]]
@@ -43,23 +43,26 @@ class Rule(msgspec.Struct, frozen=True):
         return FAMILIES[self.id[0]]
 
     def findings(self, evidence: Evidence) -> list[Finding]:
-        """What this rule says about the evidence."""
+        """What this rule says about the evidence. The same sentence about several places is one finding."""
         if self.check is None:
             return []
+        merged: dict[tuple[str, Severity | None, Confidence | None, str, str], list[Hit]] = {}
+        for hit in self.check(evidence):
+            merged.setdefault((hit.what, hit.severity, hit.confidence, hit.fix, hit.collect), []).append(hit)
         return [
             Finding(
                 self.id,
                 self.title,
-                hit.what,
-                self.severity if hit.severity is None else hit.severity,
-                self.confidence if hit.confidence is None else hit.confidence,
+                what,
+                self.severity if severity is None else severity,
+                self.confidence if confidence is None else confidence,
                 self.role,
-                hit.sources[:MAX_SOURCES],
-                hit.subjects,
-                hit.fix or self.fix,
-                hit.collect or self.collect,
+                merge_sources((hit.sources for hit in hits), MAX_SOURCES),
+                tuple(dict.fromkeys(subject for hit in hits for subject in hit.subjects)),
+                fix or self.fix,
+                collect or self.collect,
             )
-            for hit in self.check(evidence)
+            for (what, severity, confidence, fix, collect), hits in merged.items()
         ]
 
 

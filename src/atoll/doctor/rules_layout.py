@@ -93,6 +93,8 @@ def _l04(evidence: Evidence) -> Iterable[Hit]:
         if step_host and not place.host:
             place = Subject(found.rank, step_host, place.gpu, place.bus_id, place.nic)
         same = [gpu for gpu in hot if _is_of(gpu, place, len(hot))]
+        if same:
+            place = Subject(place.rank, place.host, same[0].index, same[0].bus_id or place.bus_id, place.nic)
         why = f"; GPU {same[0].index} is slowed down ({', '.join(same[0].slowdowns)})" if same else ""
         yield Hit(
             found.what + why,

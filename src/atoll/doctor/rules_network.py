@@ -136,7 +136,7 @@ def _n04(evidence: Evidence) -> Iterable[Hit]:
             continue
         seen = f"ibstat shows {port.adapter} up" if port is not None else "an IP-over-InfiniBand interface is listed"
         yield Hit(
-            f"libibverbs cannot be opened on {', '.join(hosts)}, although {seen}",
+            f"libibverbs cannot be opened, although {seen}",
             merge_sources([[statement.source], [port.source] if port else [], [ipoib.source] if ipoib else []]),
             evidence.speakers_of(statement),
         )
@@ -169,7 +169,7 @@ def _n05(evidence: Evidence) -> Iterable[Hit]:
         seen = f"ibstat shows {port.adapter} up" if port is not None else f"{', '.join(others[:3])} has adapters"
         asked = f"; NCCL_IB_HCA={wanted.value} may exclude all of them" if wanted else ""
         yield Hit(
-            f"no RDMA adapter is visible to NCCL on {', '.join(hosts[:4])}, although {seen}{asked}",
+            f"no RDMA adapter is visible to NCCL, although {seen}{asked}",
             merge_sources([[statement.source], [port.source] if port else [], [wanted.source] if wanted else []]),
             evidence.speakers_of(statement),
         )

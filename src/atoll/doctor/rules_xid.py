@@ -13,6 +13,7 @@ from atoll.doctor.evidence import Evidence, merge_sources
 from atoll.doctor.finding import Confidence, Hit, Role, Severity, Subject
 from atoll.doctor.rule import Rule
 from atoll.readers.kernel_log import GpuDriverMessage, MachineCheck, PcieError, Sxid, Xid
+from atoll.readers.nccl_log_facts import bus_id_text
 
 # code -> (what it says, severity); from NVIDIA's Xid catalogue.
 _OFF_BUS: Final = {79: ("GPU has fallen off the bus", Severity.FATAL)}
@@ -54,11 +55,11 @@ _KNOWN: Final = {**_OFF_BUS, **_MEMORY, **_APPLICATION, **_FIRMWARE, **_NVLINK, 
 
 def _subject(evidence: Evidence, bus_id: str, host: str) -> Subject:
     """The GPU by every name: a bus id of the kernel has no function, NCCL's has."""
-    if evidence.world is not None and bus_id:
-        for rank in evidence.world.members:
+    for rank, member in evidence.world.members.items() if evidence.world is not None and bus_id else ():
+        same_bus = member.bus_id >= 0 and bus_id_text(member.bus_id).lower().startswith(bus_id.lower())
+        if same_bus and (not host or not member.host or member.host == host):
             place = evidence.place(rank)
-            if place.bus_id.lower().startswith(bus_id.lower()) and (not host or not place.host or place.host == host):
-                return Subject(place.rank, place.host or host, place.gpu, bus_id, place.nic)
+            return Subject(place.rank, place.host or host, place.gpu, bus_id, place.nic)
     for smi in evidence.smi:
         for gpu in smi.gpus:
             if (
