@@ -28,10 +28,12 @@ class Counts(NamedTuple):
 
 
 def roots(collective: str, world_size: int) -> list[int | None]:
-    """None where there is no root; else the first, the last and one between."""
+    """None where there is no root; else the first, the last and one between, in large worlds two between."""
     if not COLLECTIVES[collective].rooted:
         return [None]
-    return sorted({0, world_size // 2, world_size - 1})
+    if world_size <= 16:
+        return sorted({0, world_size // 2, world_size - 1})
+    return [world_size // 3, world_size - world_size // 5]
 
 
 @cache

@@ -29,7 +29,8 @@ def power_below(n: int) -> int:
 
 def arc(sizes: Bytes, start: int, count: int) -> int:
     """The sum of ``count`` sizes from ``start`` on, around a circle."""
-    return int(sum(sizes[(start + index) % len(sizes)] for index in range(count)))
+    start %= len(sizes)
+    return int(np.concatenate([sizes, sizes])[start : start + count].sum())
 
 
 def counts(steps: int, messages: int, sent: list[int], received: list[int]) -> Counts:

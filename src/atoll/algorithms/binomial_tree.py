@@ -3,10 +3,10 @@
 Number the ranks from the root (v = rank - root mod N). Vertex v's parent is v with its lowest set bit cleared, and
 what hangs below v is the run of vertices from v to v + lowest bit - 1. N = 8::
 
-    0 ------- 4 --- 6 - 7        broadcast, scatter: far hops first, left to right
-      \\       \\ 5                reduce, gather: near hops first, right to left
-       \\--- 2 - 3
-        \\ 1
+    0 -+- 4 -+- 6 --- 7        broadcast, scatter: left to right, far hops first
+       |     +- 5              reduce, gather: right to left, near hops first
+       +- 2 --- 3
+       +- 1
 
 With L = ceil(log2 N):
 

@@ -8,11 +8,9 @@ are leaves, and the children of an even i are i - 2^(level-1) and, if there is o
 right. The second is its mirror image (i becomes N + 1 - i) for even N, or shifted by one (i becomes i - 1, 1
 becomes N) for odd N: either way odd and even change places. N = 6::
 
-          4                   3
-        /   \\               /   \\
-       2     6             5     1          (seen from the right)
-      / \\   /             / \\   /
-     1   3 5             6   4 2
+    4 -+- 2 -+- 1              3 -+- 5 -+- 6        root on the left; channel 0 and channel 1
+       |     +- 3                 |     +- 4
+       +- 6 --- 5                 +- 1 --- 2
 
 Both trees reduce up, then broadcast down. With H = floor(log2 N) levels below the root and k segments (which follow
 from the dependencies; the table is written unsegmented):
