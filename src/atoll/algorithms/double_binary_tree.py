@@ -23,7 +23,7 @@ all-reduce  2 H, one segment    up to 2 n + O(H/k) n            n
 
 A rank sends at most n on the way up and down each, and receives as much. (Sanders, Speck and Traeff 2009, "Two-tree
 algorithms for full bandwidth broadcast, reduction and scan".) One tree for every element of a half, in rank order
-except that for odd N the second tree ends with the first rank.
+but for the second tree of an odd N, where the first rank stands beside the last ones.
 """
 
 from __future__ import annotations
