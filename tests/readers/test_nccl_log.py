@@ -94,6 +94,7 @@ def test_the_map_of_the_job() -> None:
     assert links[0, 1, ""].via == Via("P2P", "CUMEM/read", text="P2P/CUMEM/read")
     assert (links[0, 1, ""].channel_count, links[0, 1, ""].count) == (2, 2)
     assert links[1, 2, "send"].via == Via("NET", "GDRDMA", "IB", 1, True, 0, "NET/IB/1(0)/GDRDMA")
+    assert (links[1, 2, "send"].channel_count, links[1, 2, "send"].count) == (2, 2)
     assert {link.comm for link in job.connections} == {0}
     assert job.transport_lines == {"P2P": 2, "NET": 3}
     (last,) = job.last_calls
@@ -255,6 +256,14 @@ def test_rank_files_gzip_and_one_mixed_file_agree(tmp_path: Path) -> None:
     mixed = tmp_path / "mixed"
     mixed.write_text(JOB)
     assert said(read_nccl_logs(paths)) == said(read_nccl_logs([mixed]))
+
+
+def test_a_file_that_breaks_off_is_read_up_to_there_and_named(tmp_path: Path) -> None:
+    path = tmp_path / "log.gz"
+    path.write_bytes(gzip.compress((JOB * 200).encode())[:-40])
+    log = read_nccl_logs([path])
+    assert "damaged gzip" in log.broken_off[str(path)]
+    assert log.versions == ("2.27.5",)
 
 
 def test_a_line_in_the_middle_of_another() -> None:

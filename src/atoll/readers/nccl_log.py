@@ -72,7 +72,7 @@ class UnknownShape(msgspec.Struct):
 
     text: str
     example: Source
-    count: int = 1
+    count: int = 0
 
 
 class Coverage(msgspec.Struct):
@@ -98,7 +98,10 @@ class Coverage(msgspec.Struct):
 
 
 class NcclLog(msgspec.Struct):
-    """All NCCL logs of one job. ``shape_lines`` counts lines by shape; ``last_order`` is each speaker's last line."""
+    """All NCCL logs of one job. ``shape_lines`` counts lines by shape; ``last_order`` is each speaker's last line.
+
+    ``broken_off`` are files that ``read_nccl_logs`` could not read to their end, and why.
+    """
 
     files: list[str]
     coverage: Coverage
@@ -107,6 +110,7 @@ class NcclLog(msgspec.Struct):
     job: Job
     shape_lines: dict[str, int]
     last_order: dict[int, int]
+    broken_off: dict[str, str] = {}
 
     def facts(self, kind: type[F]) -> Iterator[tuple[F, Statement]]:
         """Every fact of a class, with its statement, in the order of first appearance."""
@@ -138,7 +142,7 @@ class _Unmended(msgspec.Struct):
     number: int
     raw: bytes
     location: str
-    text: str
+    shape: UnknownShape
 
 
 class NcclLogReader:
@@ -160,6 +164,7 @@ class NcclLogReader:
         self._kept: dict[str, int] = {}
         self._shape_lines: dict[str, int] = {}
         self._unknown: dict[str, UnknownShape] = {}
+        self._strange: dict[bytes, UnknownShape] = {}
         self._unmended: _Unmended | None = None
         self._last: dict[int, int] = {}
 
@@ -248,7 +253,7 @@ class NcclLogReader:
         not_kept = sum(count for shape, count in lines.items() if shape != "channel")
         for statement in self._statements:
             lines[statement.shape] = lines.get(statement.shape, 0) + statement.count
-        unknown = sorted(self._unknown.values(), key=lambda shape: -shape.count)
+        unknown = sorted((shape for shape in self._unknown.values() if shape.count), key=lambda shape: -shape.count)
         coverage = msgspec.structs.replace(self._coverage, unknown=unknown, not_kept=not_kept)
         return NcclLog(
             list(self._files), coverage, list(self._heads.speakers), list(self._statements),
@@ -309,16 +314,26 @@ class NcclLogReader:
                 self._job.call(raw, max(0, raw.find(body)), speaker, self._file, self._number)
             self._count(shape)
             return
-        if not self._understand(body, level, speaker, location, raw, key, skeleton):
-            if cut:
-                coverage.damaged += 1
-            text = _NUMBERS.sub("#", body[:300].decode("utf-8", "backslashreplace")).strip()
-            self._unmended = _Unmended(body, level, speaker, self._number, raw, location, text)
-            unknown = self._unknown.get(text)
-            if unknown is not None:
-                unknown.count += 1
-            elif len(self._unknown) < MAX_UNKNOWN:
-                self._unknown[text] = UnknownShape(text, self._source(raw))
+        strange = self._strange.get(skeleton)
+        if strange is None:
+            if self._understand(body, level, speaker, location, raw, key, skeleton):
+                return
+            strange = self._unknown_shape(body, raw)
+            if len(self._strange) < _MAX_CACHE:
+                self._strange[skeleton] = strange
+        coverage.damaged += cut
+        strange.count += 1
+        self._unmended = _Unmended(body, level, speaker, self._number, raw, location, strange)
+
+    def _unknown_shape(self, body: bytes, raw: bytes) -> UnknownShape:
+        """The shape of a body that is not understood; beyond ``MAX_UNKNOWN`` all others are one."""
+        text = _NUMBERS.sub("#", body[:300].decode("utf-8", "backslashreplace")).strip()
+        unknown = self._unknown.get(text)
+        if unknown is None:
+            if len(self._unknown) >= MAX_UNKNOWN:
+                text = "(further shapes)"
+            unknown = self._unknown.setdefault(text, UnknownShape(text, self._source(raw)))
+        return unknown
 
     def _channel(self, body: bytes, speaker: int, raw: bytes) -> bool:
         """Whether a body is a channel line; if so it is in the map."""
@@ -433,11 +448,7 @@ class NcclLogReader:
         ):
             return False
         self._coverage.mended += 1
-        unknown = self._unknown.get(unmended.text)
-        if unknown is not None:
-            unknown.count -= 1
-            if not unknown.count:
-                del self._unknown[unmended.text]
+        unmended.shape.count -= 1
         return True
 
 
@@ -446,14 +457,15 @@ def read_nccl_logs(
 ) -> NcclLog:
     """All NCCL lines of the given files as one log. Raises ``OSError``; a file that breaks off is read up to there."""
     reader = reader or NcclLogReader()
+    broken_off: dict[str, str] = {}
     for path in paths:
         reader.begin(str(path))
         try:
             for block in blocks(Path(path), progress=progress):
                 reader.feed_block(block)
-        except ReadRefused:
-            continue
-    return reader.result()
+        except ReadRefused as error:
+            broken_off[str(path)] = error.reason
+    return msgspec.structs.replace(reader.result(), broken_off=broken_off)
 
 
 def read_nccl_text(text: str | bytes, file: str = "text") -> NcclLog:
