@@ -24,6 +24,9 @@ PREFIXES = [
     (b"[2026-05-01 10:11:12] ", LauncherPrefix(time="2026-05-01 10:11:12")),
     (b"worker-0  | ", LauncherPrefix("container", host="worker-0")),
     (b"2026-05-01T10:11:12Z  5: ", LauncherPrefix("srun", rank=5, time="2026-05-01T10:11:12Z")),
+    (b"[pod/w-0/train] ", LauncherPrefix("container", host="w-0")),
+    (b"[actor2]:", LauncherPrefix("torchrun", local_rank=2)),
+    (b"May  1 10:11:12 n7 python[41]: ", LauncherPrefix("syslog", pid=41, host="n7", time="May  1 10:11:12")),
     (b"[4] ", LauncherPrefix("mpich", rank=4)),
 ]
 

@@ -343,6 +343,17 @@ def test_a_proxy_thread_of_another_device_is_of_the_same_process() -> None:
     assert link.comm == 0
 
 
+def test_a_prefix_of_an_unknown_launcher_is_learned() -> None:
+    lines = [f"<<job 7 step {index}>> n0:1:2 [0] NCCL INFO Using network IB".encode() for index in range(1000)]
+    reader = NcclLogReader()
+    reader.begin("x")
+    others = reader.feed_block(lines)
+    log = reader.result()
+    assert log.coverage.recognised == log.statements[0].count == 1000
+    assert len(log.speakers) == 1
+    assert 0 < len(others) < 300
+
+
 def test_hosts_cut_out_of_a_public_log() -> None:
     log = read_nccl_text("node [3] NCCL INFO Using network IB\nNCCL INFO Using network Socket\n")
     assert log.coverage.recognised == 2

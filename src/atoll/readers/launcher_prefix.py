@@ -7,11 +7,12 @@ launcher               looks like                                 says
 =====================  =========================================  ==================================
 Open MPI, PRRTE        ``[1,5]<stdout>:``, ``[prterun-h-1@1,5]``  job, rank, stream
 ``srun -l``            `` 5: ``                                   rank (task id)
-torchrun               ``[rank3]:``, ``[default3]:``              rank, or local rank for ``default``
+torchrun               ``[rank3]:``, ``[default3]:``              rank, or local rank for a role
 Ray                    ``(Worker pid=71, ip=10.0.0.2)``           pid, address
 MPICH, Intel MPI       ``[5] ``                                   rank
 Kubernetes, docker     ``2024-05-01T10:11:12.123456789Z``         time
-docker compose, stern  ``worker-0  | ``                           host (container) name
+docker compose, stern  ``worker-0  | ``, ``[pod/w-0/train] ``     host (container) name
+syslog, journal        ``May  1 10:11:12 node1 python[41]: ``     time, host, pid
 NCCL itself            ``[2024-05-01 10:11:12]``                  time (``NCCL_DEBUG_TIMESTAMP_FORMAT``)
 =====================  =========================================  ==================================
 
@@ -55,9 +56,13 @@ ANSI: Final = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x
 _LAYER: Final = re.compile(
     rb"(?P<mpi>\[(?:[^\[\]\s]{0,80}@)?\d{1,5},(?P<mpi_rank>\d{1,7})\]<(?P<mpi_stream>std(?:out|err|diag))> ?:? ?)"
     rb"|(?P<torch>\[(?P<torch_kind>rank|default|trainer)(?P<torch_rank>\d{1,7})\]:? ?)"
+    rb"|(?P<role>\[[a-z_]{2,40}(?P<role_rank>\d{1,7})\]:)"
     rb"|(?P<srun> {0,7}(?P<srun_rank>\d{1,7}): )"
     rb"|(?P<ray>\x28[^()\n]{0,120}?pid=(?P<ray_pid>\d{1,10})(?:, ip=(?P<ray_ip>[0-9a-fA-F.:]{2,45}))?\x29 )"
     rb"|(?P<time>(?:\[(?P<bracketed>" + _ISO + rb")\]|(?P<bare>" + _ISO + rb"))(?: std(?:out|err) [FP])?[ \t]{1,4})"
+    rb"|(?P<syslog>(?P<syslog_time>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d{1,9})?) (?P<syslog_host>[\w.-]{1,253})"
+    rb" [\w./@-]{1,100}(?:\[(?P<syslog_pid>\d{1,10})\])?: )"
+    rb"|(?P<pod>\[pod/(?P<pod_name>[^\]\s/]{1,253})(?:/[^\]\s]{1,253})?\] )"
     rb"|(?P<compose>(?P<compose_host>[A-Za-z0-9][\w.-]{0,120})[ \t]{1,40}\| )"
     rb"|(?P<pdsh>(?P<pdsh_host>[A-Za-z][\w.-]{0,120}): (?=[\w.-]{1,253}:\d{1,10}:\d{1,10} \[))"
     rb"|(?P<mpich>\[(?P<mpich_rank>\d{1,7})\] (?=[\w.-]{1,253}:\d{1,10}:\d{1,10} \[))"
@@ -85,6 +90,8 @@ def split_prefix(line: bytes) -> tuple[LauncherPrefix, int]:
                 rank = int(match["torch_rank"])
             else:
                 local_rank = int(match["torch_rank"])
+        elif match["role"] is not None:
+            launcher, local_rank = "torchrun", int(match["role_rank"])
         elif match["srun"] is not None:
             launcher, rank = "srun", int(match["srun_rank"])
         elif match["ray"] is not None:
@@ -92,6 +99,15 @@ def split_prefix(line: bytes) -> tuple[LauncherPrefix, int]:
             host = (match["ray_ip"] or b"").decode()
         elif match["time"] is not None:
             time = time or (match["bracketed"] or match["bare"]).decode()
+        elif match["syslog"] is not None:
+            launcher, host, time = (
+                launcher or "syslog",
+                match["syslog_host"].decode(),
+                time or match["syslog_time"].decode(),
+            )
+            pid = int(match["syslog_pid"]) if match["syslog_pid"] is not None else pid
+        elif match["pod"] is not None:
+            launcher, host = launcher or "container", match["pod_name"].decode()
         elif match["compose"] is not None:
             launcher, host = launcher or "container", match["compose_host"].decode()
         elif match["pdsh"] is not None:

@@ -18,6 +18,9 @@ from atoll.readers.nccl_log_facts import Speaker
 
 MAX_SPEAKERS: Final = 100_000
 _MAX_KNOWN: Final = 200_000
+_MAX_RESIDUES: Final = 10_000
+_PREFIX_TIMES: Final = 200
+"""A text before heads that comes back this often, numbers aside, is a prefix of a launcher that is not known here."""
 
 _HEAD: Final = re.compile(
     rb"(?:^|(?<=[\s:>|\]\[\x28\"]))([\w.\-]{1,253}):(\d{1,10}):(\d{1,10})(?: \[ ?(-?\d{1,6}) ?\])?"
@@ -37,6 +40,7 @@ class Heads:
         self.known: dict[bytes, int] = {}
         self._number_of: dict[Speaker, int] = {}
         self._prefixes: set[bytes] = set()
+        self._residues: dict[bytes, int] = {}
         self._hosts: set[bytes] = set()
 
     def number(self, speaker: Speaker) -> int:
@@ -83,13 +87,28 @@ class Heads:
             rank, residue = int(tag[1]), residue[: tag.start()]
         number = self.number(Speaker(host.decode(), pid, dev, rank))
         self._hosts.add(host)
+        if residue and match is not None and self._is_prefix(before):
+            residue = b""
         if not residue and not place and len(self.known) < _MAX_KNOWN:
-            if prefix.time and match is not None:
+            if match is not None and (prefix.time or before.translate(None, _DIGITS) in self._prefixes):
                 self._prefixes.add(before.translate(None, _DIGITS))
                 self.known[head[start:]] = number
             else:
                 self.known[head] = number
         return number, place.decode("utf-8", "backslashreplace") if place else "", residue
+
+    def _is_prefix(self, before: bytes) -> bool:
+        """Whether this text, numbers aside, stood before so many heads that it must be a prefix of some kind."""
+        skeleton = before.translate(None, _DIGITS)
+        if skeleton not in self._prefixes:
+            times = self._residues.get(skeleton, 0) + 1
+            if times >= _PREFIX_TIMES:
+                self._prefixes.add(skeleton)
+                self._residues.pop(skeleton, None)
+            elif skeleton in self._residues or len(self._residues) < _MAX_RESIDUES:
+                self._residues[skeleton] = times
+            return times >= _PREFIX_TIMES
+        return True
 
     def second(self, body: bytes, mark: int) -> int:
         """Where a second line begins in ``body`` whose mark (`` NCCL ``) is at ``mark``; -1 where none does."""
