@@ -191,17 +191,67 @@ def test_steps_that_do_not_wait_for_each_other_are_one_hop() -> None:
     assert (counts.steps, counts.critical_path) == (4, 1)
 
 
-def test_a_chunk_is_not_overwritten_before_it_has_been_forwarded() -> None:
-    """Rank 0's chunk may only be replaced once it has left, and it leaves with what arrived first."""
-    builder = ScheduleBuilder("all_gather", 2, chunks=2, name="wait", scratch_chunks=1)
-    builder.copy(0, 0, 1, 0, builder.scratch)  # a first message
-    builder.copy(1, 1, 0, builder.scratch, builder.scratch)  # a second, which waits for it
-    builder.copy(2, 1, 0, 1)
-    builder.copy(2, 0, 1, 0)
-    builder.copy(3, 0, 1, builder.scratch, builder.scratch)  # a third
-    builder.copy(4, 1, 0, 1, builder.scratch)  # overwrites what the third reads
+def test_a_chunk_is_not_overwritten_before_its_message_has_left() -> None:
+    """The message waits for another chunk that it carries, and what overwrites the first waits for the message."""
+    builder = ScheduleBuilder("all_reduce", 2, chunks=1, name="wait", scratch_chunks=4)
+    early, late, there = builder.scratch, builder.scratch + 1, builder.scratch + 2
+    builder.copy(0, 0, 1, 0, early)  # lands 1
+    builder.copy(1, 1, 0, early, late)  # lands 2
+    builder.copy(1, 0, 0, 0, early)  # local: there from the start
+    builder.copy(2, 0, 1, early, there, num_chunks=2)  # leaves 2, lands 3
+    builder.copy(3, 1, 0, 0, early)  # could land 1, but lands 2
+    builder.copy(4, 0, 1, early, early)  # lands 3
+    builder.copy(5, 1, 0, early, early)  # lands 4
+    builder.reduce(6, [0, 1], [1, 0], 0)
     proven = prove(builder.build())
-    assert count(proven).critical_path == longest_chain(proven) == 3
+    assert count(proven).critical_path == longest_chain(proven) == 4
+
+
+@pytest.mark.parametrize("same_step", [False, True])
+def test_an_operand_is_not_overwritten_before_it_has_been_used(same_step: bool) -> None:
+    """It is used when the other operand has come, after two more messages."""
+    builder = ScheduleBuilder("all_reduce", 2, chunks=1, name="wait", scratch_chunks=4)
+    here, operand, result, on = (builder.scratch + place for place in range(4))
+    builder.copy(0, 1, 0, 0, here)  # lands 1
+    builder.copy(0, 0, 0, 0, operand)  # local: there from the start
+    builder.copy(1, 0, 1, here, here)  # lands 2
+    builder.reduce(2, 1, 0, here, result, operand_chunk=operand)  # lands 3
+    builder.copy(2 if same_step else 3, 1, 0, 0, operand, channel=1)  # could land 1, but lands 3
+    builder.copy(4, 0, 1, operand, on)  # lands 4
+    builder.copy(5, 1, 0, on, on)  # lands 5
+    builder.reduce(6, [0, 1], [1, 0], 0)
+    proven = prove(builder.build())
+    assert count(proven).critical_path == longest_chain(proven) == 5
+
+
+def test_waits_within_a_step_go_through_several_rows() -> None:
+    """A uses an operand that B overwrites, and B uses one that C overwrites, all in one step."""
+    builder = ScheduleBuilder("all_reduce", 2, chunks=1, name="wait", scratch_chunks=5)
+    here, first, second, result, on = (builder.scratch + place for place in range(5))
+    builder.copy(0, 1, 0, 0, here)  # lands 1
+    builder.copy(0, 0, 0, 0, [first, second])
+    builder.copy(1, 0, 1, here, here)  # lands 2
+    builder.reduce(2, 1, 0, here, result, operand_chunk=first)  # A lands 3
+    builder.reduce(2, 1, 0, 0, first, operand_chunk=second, channel=1)  # B could land 1
+    builder.copy(2, 1, 0, 0, second, channel=2)  # C could land 1, but lands 3
+    builder.copy(4, 0, 1, second, on)  # lands 4
+    builder.copy(5, 1, 0, on, on)  # lands 5
+    builder.reduce(6, [0, 1], [1, 0], 0)
+    proven = prove(builder.build())
+    assert count(proven).critical_path == longest_chain(proven) == 5
+
+
+def test_a_write_that_nobody_reads_is_still_waited_for() -> None:
+    builder = ScheduleBuilder("all_reduce", 2, chunks=1, name="wait", scratch_chunks=2)
+    place, on = builder.scratch, builder.scratch + 1
+    builder.copy(0, 0, 1, 0, on)  # lands 1
+    builder.copy(1, 1, 0, on, place)  # lands 2
+    builder.reduce(2, 1, 0, 0, place, operand_chunk=0)  # could land 1, but lands 2
+    builder.copy(3, 0, 1, place, place)  # lands 3
+    builder.copy(4, 1, 0, place, on)  # lands 4
+    builder.reduce(5, [0, 1], [1, 0], 0)
+    proven = prove(builder.build())
+    assert count(proven).critical_path == longest_chain(proven) == 4
 
 
 def test_channels_are_messages_of_one_pair() -> None:

@@ -252,8 +252,7 @@ class _Tally:
             np.maximum.at(lands, group, self.read[target])
             settled = bool(np.array_equal(before, lands))
         self.written[target] = 0
-        np.maximum.at(self.written, target, lands[group])
-        self.read[target] = 0
+        np.maximum.at(self.written, target, lands[group])  # not before the reads, which need no resetting then
         self.critical_path = max(self.critical_path, int(lands.max(initial=0)))
 
     def _remember(self, pair: IntArray, pair_bytes: IntArray) -> None:
