@@ -32,16 +32,16 @@ class _AfterDashes(click.Command):
     options_metavar="-n N [OPTIONS]",
 )
 @click.option("-n", "--world", "world_size", type=int, required=True, metavar="N", help="How many ranks to start.")
-@click.option("-m", "--module", metavar="MODULE", help="Run a module, as python -m does.")
+@click.option("-m", "--module", is_flag=True, help="Run a module, as python -m does; options of launch come before.")
 @click.option("-l", "--prefix/--no-prefix", default=False, help="Put [rank] in front of every line of output.")
 @click.option(
     "--grace", default="5s", show_default=True, metavar="TIME",
     help="How long the others may run on after a rank has failed, until they are ended.",
 )  # fmt: skip
-@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT | -- COMMAND] [ARGUMENTS]...")
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT | -m MODULE | -- COMMAND] [ARGUMENTS]...")
 @click.pass_context
 def command(
-    ctx: click.Context, world_size: int, module: str | None, prefix: bool, grace: str, words: tuple[str, ...]
+    ctx: click.Context, world_size: int, module: bool, prefix: bool, grace: str, words: tuple[str, ...]
 ) -> None:
     """Start N ranks on this host and wait for them.
 
@@ -75,22 +75,16 @@ def command(
     ctx.exit(result.exit_status)
 
 
-def _command_line(module: str | None, words: list[str], as_command: bool) -> list[str]:
+def _command_line(module: bool, words: list[str], as_command: bool) -> list[str]:
     """What to run, or ``SpecError``."""
-    if module is not None:
-        if as_command:
-            raise SpecError("-m names a module and -- a command: give one of them")
-        # Without importing anything of it; the ranks run where the launcher does.
-        sys.path.insert(0, os.getcwd())
-        try:
-            found = importlib.util.find_spec(module.partition(".")[0]) if module.strip(".") else None
-        finally:
-            sys.path.pop(0)
-        if found is None:
-            raise SpecError(f"-m: there is no module {module!r} here")
-        return [sys.executable, "-m", module, *words]
+    if module and as_command:
+        raise SpecError("-m names a module and -- a command: give one of them")
     if not words:
         raise SpecError("nothing to run: give a script, -m MODULE, or -- COMMAND")
+    if module:
+        if not _has_module(words[0]):
+            raise SpecError(f"-m: there is no module {words[0]!r} here")
+        return [sys.executable, "-m", *words]
     if as_command:
         if shutil.which(words[0]) is None:
             raise SpecError(f"there is no command {words[0]!r}")
@@ -99,3 +93,12 @@ def _command_line(module: str | None, words: list[str], as_command: bool) -> lis
         hint = f"; for the command of that name: atoll launch ... -- {words[0]}" if shutil.which(words[0]) else ""
         raise SpecError(f"there is no script {words[0]!r}{hint}")
     return [sys.executable, *words]
+
+
+def _has_module(name: str) -> bool:
+    """Whether Python finds the package of ``name`` from here, where the ranks run too; nothing of it is imported."""
+    sys.path.insert(0, os.getcwd())
+    try:
+        return bool(name.strip(".")) and importlib.util.find_spec(name.partition(".")[0]) is not None
+    finally:
+        sys.path.pop(0)
