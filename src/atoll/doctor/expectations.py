@@ -146,8 +146,11 @@ def _across_nodes(collective: str, machine: Machine) -> Expectation | None:
     if machine.nics_per_node is None or machine.nic_rate_bytes_per_s is None or per_node is None:
         return None
     world = machine.world_size or 0
-    all_nics = machine.nics_per_node * machine.nic_rate_bytes_per_s * NIC_EFFICIENCY
-    source = f"{machine.nics_per_node} NICs of {machine.nic_rate_bytes_per_s * 8 / 1e9:g} Gb/s ({machine.nics_from})"
+    # A GPU drives one NIC: with fewer GPUs than NICs some NICs are idle by design.
+    usable = min(machine.nics_per_node, per_node)
+    all_nics = usable * machine.nic_rate_bytes_per_s * NIC_EFFICIENCY
+    rate_gbit = machine.nic_rate_bytes_per_s * 8 / 1e9
+    source = f"{usable} NIC{'s' if usable > 1 else ''} of {rate_gbit:g} Gb/s ({machine.nics_from})"
     if collective in ("all_to_all", "all_to_all", "sendrecv", "gather", "scatter"):
         remote = 1.0 if collective == "send_recv" else (world - per_node) / (world - 1)
         # busbw counts (n-1)/n of the data of one GPU; of that only the remote share crosses its share of the NICs.

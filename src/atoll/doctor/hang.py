@@ -70,6 +70,8 @@ class HangAnalysis(msgspec.Struct, frozen=True):
     disputed: tuple[Blame, ...] = ()
     suspects: tuple[Blame, ...] = ()
     missing_ranks: tuple[int, ...] = ()
+    unread: tuple[int, ...] = ()
+    """Missing ranks that belong to a group in which others wait for a culprit: perhaps culprits too."""
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -141,6 +143,12 @@ def analyse(world: World) -> HangAnalysis:
         disputed,
         tuple(blame for blame in suspects if blame not in culprits),
         world.missing_ranks,
+        tuple(
+            sorted(
+                {rank for wait in waits for rank in wait.group[1] if set(wait.hard) & blamed}
+                & set(world.missing_ranks) - blamed
+            )
+        ),
     )
 
 

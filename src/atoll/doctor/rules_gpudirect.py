@@ -10,7 +10,7 @@ from atoll.doctor.bandwidth import gap, machine_of, plateau
 from atoll.doctor.evidence import Evidence, merge_sources
 from atoll.doctor.expectations import NVLINKS_PER_GPU, gpu_family
 from atoll.doctor.finding import Confidence, Hit, Role, Severity, Subject
-from atoll.doctor.lint_topology import lint_matrix, lint_xml
+from atoll.doctor.lint_topology import SWITCH_CLASS, lint_matrix, lint_xml
 from atoll.doctor.rule import Rule
 from atoll.readers.kernel_log import GpuDriverMessage, IommuState
 from atoll.readers.nccl_log_facts import (
@@ -184,15 +184,18 @@ def _g06(evidence: Evidence) -> Iterable[Hit]:
                 return
 
 
-def _has_nvlink(evidence: Evidence) -> Source | None:
+def _has_nvlink(evidence: Evidence, one: Subject, other: Subject) -> Source | None:
+    """What says that NVLink joins these two GPUs: a bridge between another pair of the node does not."""
     for matrix in evidence.matrices:
-        for device in matrix.devices:
-            if device.kind == "gpu" and any(nvlinks(cell) for cell in device.cells):
-                return device.source
+        gpus = {device.name: (at, device) for at, device in enumerate(matrix.devices) if device.kind == "gpu"}
+        ends = [gpus.get(f"GPU{place.gpu}") for place in (one, other)]
+        if ends[0] is not None and ends[1] is not None and ends[1][0] < len(ends[0][1].cells):
+            return ends[0][1].source if nvlinks(ends[0][1].cells[ends[1][0]]) else None
     for topology in evidence.topologies:
         for gpu in topology.gpus:
-            if any(link.kind == "nvlink" for link in gpu.links):
-                return gpu.source
+            if gpu.bus_id == one.bus_id:
+                switched = any(link.target_class == SWITCH_CLASS for link in gpu.links)
+                return gpu.source if switched or any(link.target == other.bus_id for link in gpu.links) else None
     return next((s.source for fact, s in evidence.said(GraphPattern) if fact.type_intra in ("NVL", "NVB")), None)
 
 
@@ -200,7 +203,7 @@ def _g07(evidence: Evidence) -> Iterable[Hit]:
     shared = [connection for connection in evidence.nccl.job.connections if connection.via.transport == "SHM"]
     if not shared:
         return
-    nvlink = _has_nvlink(evidence)
+    nvlink = _has_nvlink(evidence, evidence.place(shared[0].src), evidence.place(shared[0].dst))
     off = evidence.setting("NCCL_P2P_DISABLE")
     level = evidence.setting("NCCL_P2P_LEVEL")
     cause = off if off is not None and off.value == "1" else None
@@ -301,7 +304,9 @@ def _g11(evidence: Evidence) -> Iterable[Hit]:
         return
     best, statement = max(patterns, key=lambda item: item[0].channels * item[0].bw_intra)
     family = gpu_family(evidence.gpu_name)
-    full = NVLINKS_PER_GPU[family][0] * LINK_GB_PER_S[family] if family in NVLINKS_PER_GPU else None
+    # V100 boards are meshes of one and two links: only GPUs with all links to one switch or bridge have a figure.
+    is_known = family in NVLINKS_PER_GPU and family != "V100"
+    full = NVLINKS_PER_GPU[family][0] * LINK_GB_PER_S[family] if is_known else None
     sees = best.channels * best.bw_intra
     if (full is not None and sees < COLLAPSED_SHARE * full) or (full is None and counts):
         more = f", where {evidence.gpu_name} has {NVLINKS_PER_GPU[family][0]} links and {full:g} GB/s" if full else ""

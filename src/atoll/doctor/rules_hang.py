@@ -51,7 +51,7 @@ def _h01(evidence: Evidence) -> Iterable[Hit]:
         if not guilty:
             continue
         ranks = ", ".join(str(rank) for rank in sorted({blame.rank for blame in guilty})[:16])
-        suspects = [blame.rank for blame in told.analysis.suspects]
+        suspects = sorted({blame.rank for blame in told.analysis.suspects} | set(told.analysis.unread))
         unread = (
             f"; of rank{'s' if len(suspects) > 1 else ''} {', '.join(map(str, suspects[:8]))} nothing was read"
             if suspects

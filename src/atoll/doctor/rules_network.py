@@ -79,7 +79,8 @@ def _n01(evidence: Evidence) -> Iterable[Hit]:
         better = [name for name in names[1:] if FABRIC.match(name) and not VIRTUAL.match(name)]
         port = _has_rdma(evidence, evidence.nccl.hosts_of(statement))
         ask = evidence.setting("NCCL_SOCKET_IFNAME")
-        if MANAGEMENT.match(names[0]) and (better or port is not None or ask is not None):
+        named = ask if ask is not None and not names[0].startswith("eth") else None
+        if MANAGEMENT.match(names[0]) and (better or port is not None or named is not None):
             because = (
                 f"{better[0]} is there too" if better else f"{port.adapter} is up" if port is not None
                 else f"NCCL_SOCKET_IFNAME={ask.value if ask else ''} chose it"
@@ -242,12 +243,14 @@ def _n12(evidence: Evidence) -> Iterable[Hit]:
             said = f"; ranks {used[0].src} and {used[0].dst} are joined through {nic}"
         hosts = sorted({host for _, statement in mixed for host in evidence.nccl.hosts_of(statement)})
         ranks = list(dict.fromkeys(rank for c in used for rank in (c.src, c.dst)))
+        idle = bool(evidence.network_connections) and not used
         yield Hit(
             f"on {', '.join(hosts[:4])} the list of adapters mixes "
             + " and ".join(f"{layer} ({', '.join(names)})" for layer, names in layers.items())
-            + said,
+            + (said or ("; no connection uses the fewer" if idle else "")),
             merge_sources([[statement.source for _, statement in mixed], [c.source for c in used]]),
             tuple(evidence.place(rank) for rank in ranks[:4]) or evidence.speakers_of(mixed[0][1], 4),
+            Severity.NOTICE if idle else None,
         )
     if listed:
         return
