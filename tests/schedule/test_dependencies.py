@@ -125,7 +125,8 @@ def test_edges_are_ordered_merged_and_split_by_rank(proven: ProvenSchedule) -> N
     keys = list(
         zip(
             *(column.tolist() for column in (
-                edges.after, edges.after_side, edges.before, edges.before_side, edges.after_index,
+                edges.after, edges.after_side, edges.before, edges.before_side,
+                edges.after_index - edges.before_index, edges.after_index,
             )), strict=True,
         )
     )  # fmt: skip
@@ -248,6 +249,24 @@ def test_without_any_one_edge_some_order_goes_wrong(name: str) -> None:
         return  # one lane, which runs in order anyway
     for edge in range(len(edges)):
         assert False in outcomes(edge), chunk_edges(edges)[edge]
+
+
+def test_a_row_may_meet_another_by_its_operand_and_by_its_target() -> None:
+    """Row 1 reduces chunks 3-4 of rank 0's scratch with what arrives, into 5-6; row 0 wrote all four."""
+    builder = ScheduleBuilder("reduce", 3, chunks=4, name="twice", root=0, scratch_chunks=4)
+    place = builder.scratch
+    builder.copy(0, 1, 0, 0, place, num_chunks=4)
+    builder.reduce(1, 2, 0, 0, place + 2, operand_chunk=place, num_chunks=2)
+    builder.reduce(2, 0, 0, place + 2, 0, num_chunks=2)
+    builder.reduce(2, [1, 2], 0, 2, num_chunks=2)
+    edges = derive(prove(builder.build()))
+    columns = (edges.before, edges.before_index, edges.after, edges.after_index, edges.num_chunks)
+    assert list(zip(*(column.tolist() for column in columns), strict=True)) == [
+        (0, 2, 1, 0, 2),  # its target, which row 0 wrote
+        (0, 0, 1, 0, 2),  # its operand
+        (1, 0, 2, 0, 2),
+        (3, 0, 4, 0, 2),
+    ]
 
 
 def test_a_shorter_chunk_in_between_does_not_hide_a_longer_one() -> None:

@@ -36,7 +36,8 @@ READ, APPLY = 0, 1
 
 
 class Dependencies(msgspec.Struct, frozen=True, eq=False):
-    """Edges as columns of one length, ordered by (after, after_side, before, before_side, after_index).
+    """Edges as columns of one length, ordered by (after, after_side, before, before_side, after_index - before_index,
+    after_index).
 
     ``before`` and ``after`` are row numbers of the table, the sides ``READ`` or ``APPLY``, the indices count chunks
     within each row.
@@ -171,13 +172,16 @@ def _merge(events: _Events, before: IntArray, after: IntArray) -> Dependencies:
     before, after = before[keep], after[keep]
     after_end = events.row[after] * 2 + events.side[after]
     before_end = events.row[before] * 2 + events.side[before]
-    order = _order(after_end, before_end, events.place[after], events.place[before])
+    ahead = events.place[after] - events.place[before]  # a row may meet another twice: by its operand and its target
+    ahead -= ahead.min(initial=0)
+    order = _order(after_end, before_end, ahead, events.place[after])
     before, after, before_end, after_end = before[order], after[order], before_end[order], after_end[order]
+    ahead = ahead[order]
     joins: npt.NDArray[np.bool_] = (
         (after_end[1:] == after_end[:-1])
         & (before_end[1:] == before_end[:-1])
+        & (ahead[1:] == ahead[:-1])
         & (np.diff(events.place[after]) == 1)
-        & (np.diff(events.place[before]) == 1)
     )
     starts = np.flatnonzero(np.r_[True, ~joins][: len(before)])
     first_before, first_after = before[starts], after[starts]
