@@ -343,6 +343,29 @@ def test_a_proxy_thread_of_another_device_is_of_the_same_process() -> None:
     assert link.comm == 0
 
 
+def test_processes_that_say_the_very_same_are_two_members() -> None:
+    """Addresses repeat between processes; here two groups of two on two nodes, each rank with the same comm."""
+    text = "\n".join(
+        f"n{node}:{pid}:9 [{rank}] NCCL INFO {line}"
+        for node in (0, 1)
+        for rank, pid in ((0, 10), (1, 11))
+        for line in (
+            f"comm 0x70{rank} rank {rank} nranks 2 cudaDev {rank} busId 1{rank}000 - Init COMPLETE",
+            "AllReduce: opCount 4 sendbuff 0x1 recvbuff 0x2 count 8 datatype 7 op 0 root 0 "
+            f"comm 0x70{rank} [nranks=2] stream 0x9",
+        )
+    )
+    log = read_nccl_text(text)
+    assert [[member.host for member in comm.members.values()] for comm in log.job.communicators] == [
+        ["n0"] * 2,
+        ["n1"] * 2,
+    ]
+    assert sorted((log.speakers[call.speaker].host, call.calls) for call in log.job.last_calls) == [
+        ("n0", 1), ("n0", 1), ("n1", 1), ("n1", 1),
+    ]  # fmt: skip
+    assert [statement.count for statement in log.of_shape("comm_state")] == [2, 2]
+
+
 def test_a_prefix_of_an_unknown_launcher_is_learned() -> None:
     lines = [f"<<job 7 step {index}>> n0:1:2 [0] NCCL INFO Using network IB".encode() for index in range(1000)]
     reader = NcclLogReader()

@@ -159,6 +159,7 @@ class NcclLogReader:
         self._channels: dict[bytes, int] = {}
         self._tails: dict[bytes, str] = {}
         self._bodies: dict[bytes, Statement] = {}
+        self._states: dict[CommInit, Statement] = {}
         self._statements: list[Statement] = []
         self._skeletons: dict[bytes, str] = {}
         self._kept: dict[str, int] = {}
@@ -189,6 +190,7 @@ class NcclLogReader:
         tails, dropped = self._tails, self._job.dropped_lines
         skeletons, shape_lines = self._skeletons, self._shape_lines
         base = self._coverage.lines - number
+        full = self._job.full
         said = channels = 0
         for raw in lines:
             number += 1
@@ -214,7 +216,7 @@ class NcclLogReader:
                             last[speaker] = base + number
                             channels += 1
                             continue
-                        if len(connections) >= MAX_CONNECTIONS_PER_RANK:
+                        if full or len(connections) >= MAX_CONNECTIONS_PER_RANK:
                             transport = tails.get(tail.translate(None, _HEX_DIGITS))
                             if transport is not None:
                                 dropped[transport] = dropped.get(transport, 0) + 1
@@ -375,6 +377,11 @@ class NcclLogReader:
         if isinstance(fact, CommInit):
             who = self._heads.speakers[speaker]
             self._job.state(fact, speaker, who.host, who.pid, self._source(raw))
+            same = self._states.get(fact)
+            if same is not None:
+                same.count += 1
+                same.speakers[speaker] = None
+                return True
         elif isinstance(fact, Collective):
             self._job.call(raw, max(0, raw.find(body)), speaker, self._file, self._number)
         if kept >= keep or len(self._statements) >= MAX_STATEMENTS:
@@ -387,7 +394,10 @@ class NcclLogReader:
         time = split_prefix(raw)[0].time
         statement = Statement(name, level, fact, self._source(raw), order, 1, {speaker: None}, location or place, time)
         self._statements.append(statement)
-        if key:
+        # The map of the job must see every state and call, also where two processes say the very same.
+        if isinstance(fact, CommInit):
+            self._states[fact] = statement
+        elif key and not isinstance(fact, Collective):
             self._bodies[key] = statement
         return True
 

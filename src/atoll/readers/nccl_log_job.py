@@ -23,7 +23,7 @@ import msgspec
 from atoll.readers.nccl_log_facts import Collective, CommInit, Speaker, bus_id_text
 from atoll.readers.source import MAX_TEXT, Source
 
-MAX_CONNECTIONS: Final = 200_000
+MAX_CONNECTIONS: Final = 300_000
 MAX_CONNECTIONS_PER_RANK: Final = 128
 """Connections kept, in all and of one rank in one communicator: rings and trees come first, so it is point to point
 traffic between everyone and everyone that falls out. Of what falls out the lines are counted by transport."""
@@ -294,6 +294,11 @@ class JobBuilder:
             connection.channels |= 1 << int(channel)
             connection.count += 1
 
+    @property
+    def full(self) -> bool:
+        """Whether no further connection is kept."""
+        return self._connection_count >= MAX_CONNECTIONS
+
     def _new_epoch(self, speaker: int) -> _Epoch:
         epoch = self._epochs[speaker] = _Epoch(-1)
         self._all_epochs.append(epoch)
@@ -307,7 +312,7 @@ class JobBuilder:
         """The connection of a line, new or not; ``None`` where there are too many to keep them apart."""
         connection = epoch.connections.get(tail)
         if connection is None:
-            if len(epoch.connections) >= MAX_CONNECTIONS_PER_RANK or self._connection_count >= MAX_CONNECTIONS:
+            if len(epoch.connections) >= MAX_CONNECTIONS_PER_RANK or self.full:
                 transport = parse_via(via.decode("utf-8", "backslashreplace")).transport
                 self.dropped_lines[transport] = self.dropped_lines.get(transport, 0) + 1
                 return None
