@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 _MAX_FILE_BYTES = 1 << 30
 _MAX_WORLD = 4096
-_MAX_PROOF_BYTES = 8 << 30
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -30,15 +29,7 @@ def proven(candidate: Candidate) -> ProvenSchedule:
     """The candidate's schedule, proven. Raises ``ScheduleError`` where it is wrong, ``SpecError`` where it is none."""
     from atoll.schedule.prove import prove
 
-    schedule = candidate.schedule()
-    # The replay keeps one bit per rank and chunk of memory.
-    needed = sum(schedule.header.memory_chunks) * schedule.world_size // 8
-    if needed > _MAX_PROOF_BYTES:
-        raise SpecError(
-            f"{candidate.name}: proving it needs {needed / 2**30:.0f} GiB of memory; "
-            "take a smaller world or fewer chunks"
-        )
-    return prove(schedule)
+    return prove(candidate.schedule())
 
 
 class Candidate:

@@ -114,12 +114,13 @@ class Certificate(msgspec.Struct, frozen=True):
                 "same values get other bits in a tensor of another size or at another offset."
             )
         lines.append(f"Depth: {self.depth}; a sum is off by at most {self.depth} u sum|x|, u the unit roundoff.")
-        lines += [
-            f"  chunk {order.first_chunk} on rank {order.first_rank}: {_shown(order.expression)}"
-            for order in self.orders[:4]
-        ]
-        if self.num_orders > 4:
-            lines.append(f"  and {self.num_orders - 4} more orders")
+        shown = [order for order in self.orders[:4] if order.expression is not None]
+        lines += [f"  chunk {order.first_chunk} on rank {order.first_rank}: {order.expression}" for order in shown]
+        if not shown:
+            lines.append(f"  too long to write out: {self.orders[0].terms} terms")
+        elif self.num_orders > len(shown):
+            rest = self.num_orders - len(shown)
+            lines.append(f"  and {rest:,} more order{'' if rest == 1 else 's'}")
         return "\n".join(lines)
 
 
