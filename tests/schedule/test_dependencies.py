@@ -269,6 +269,24 @@ def test_a_row_may_meet_another_by_its_operand_and_by_its_target() -> None:
     ]
 
 
+def test_edges_at_different_distances_do_not_join() -> None:
+    """Row 2's first operand is row 0's second chunk, and its second target is row 0's first."""
+    builder = ScheduleBuilder("reduce", 3, chunks=4, name="crossed", root=0, scratch_chunks=4)
+    place = builder.scratch
+    builder.copy(0, 1, 0, 0, place + 1, num_chunks=2)
+    builder.copy(0, 1, 0, 2, place + 3)
+    builder.reduce(1, 2, 0, 1, place, operand_chunk=place + 2, num_chunks=2)
+    builder.reduce(2, 0, 0, place, 1, num_chunks=2)
+    builder.reduce(2, [1, 2, 1, 2], 0, [0, 0, 3, 3])
+    edges = derive(prove(builder.build()))
+    columns = (edges.before, edges.before_index, edges.after, edges.after_index, edges.num_chunks)
+    assert list(zip(*(column.tolist() for column in columns), strict=True))[:3] == [
+        (0, 1, 2, 0, 1),
+        (0, 0, 2, 1, 1),
+        (1, 0, 2, 1, 1),
+    ]
+
+
 def test_a_shorter_chunk_in_between_does_not_hide_a_longer_one() -> None:
     """Scratch holds chunk 0 (one element), then chunk 1 (none), then chunk 0 again, at a length of one element.
 

@@ -84,3 +84,18 @@ def test_coalesce_of_changed_addresses_still_moves_the_same_chunks(table: list[R
         )
         same_row = chunks.row[at] == chunks.row[at + 1]
         assert (owner[at] == owner[at + 1]) == bool(same_row and grows)
+
+
+def test_rows_that_continue_each_other_stay_two() -> None:
+    """They may be two messages, and a proof counts rows."""
+    table = [Row(0, 0, 1, 0, 4, 2, REPLACE, 0), Row(0, 0, 1, 2, 6, 1, REPLACE, 0)]
+    joined = coalesce(expand(columns_of(table)).columns)
+    assert joined["num_chunks"].tolist() == [2, 1]
+
+
+def test_a_replace_and_a_reduction_with_chunk_0_stay_two() -> None:
+    """-1 and 0 are neighbours as numbers only."""
+    one_row = columns_of([Row(0, 0, 1, 3, 5, 1, REPLACE, 0), Row(0, 0, 1, 4, 6, 1, 0, 0)])
+    joined = coalesce(one_row._replace(row=np.zeros(2, dtype=np.int64)))
+    assert joined["num_chunks"].tolist() == [1, 1]
+    assert joined["operand_chunk"].tolist() == [REPLACE, 0]
