@@ -85,8 +85,8 @@ def test_every_message_has_one_head_and_no_line_is_too_long(proven: ProvenSchedu
         assert body(text).count("↺") == local_moves(proven)
 
 
-@pytest.mark.parametrize("width", [40, 80, 100, 200])
-@pytest.mark.parametrize("n", [2, 5, 16, 64])
+@pytest.mark.parametrize("width", [40, 100])
+@pytest.mark.parametrize("n", [2, 16, 40])
 def test_large_worlds_are_abridged_with_a_statement(n: int, width: int) -> None:
     for schedule in (ring_all_reduce(n), direct_all_reduce(n), one_shot_all_reduce(min(n, 16), chunks=11)):
         text = draw_text(prove(schedule), width=width)
