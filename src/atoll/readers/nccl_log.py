@@ -223,6 +223,12 @@ class NcclLogReader:
                                 last[speaker] = base + number
                                 channels += 1
                                 continue
+                    if b" NCCL " not in tail and b"\x1b" not in tail:
+                        self._number = number
+                        if self._channel(raw[at + 11 :], speaker, raw):
+                            last[speaker] = base + number
+                            self._coverage.nccl_lines += 1
+                            continue
                 else:
                     statement = bodies.get(raw[at + 6 :])
                     if statement is not None:
