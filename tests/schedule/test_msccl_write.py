@@ -117,6 +117,43 @@ def test_long_runs_are_cut_below_72_chunks():
     assert difference(prove(builder.build()), read_back(text)) is None
 
 
+def many_channels(num_chunks):
+    """An all-gather of 3 ranks over 17 channels, which is 68 thread blocks unless sends and receives share them."""
+    builder = ScheduleBuilder("all_gather", 3, chunks=3 * 17 * num_chunks, name="wide")
+    rank, channel = np.repeat(np.arange(3), 17), np.tile(np.arange(17), 3)
+    first = (rank * 17 + channel) * num_chunks
+    for distance in (1, 2):
+        builder.copy(0, rank, (rank + distance) % 3, first, num_chunks=num_chunks, channel=channel)
+    return prove(builder.build())
+
+
+def test_shared_thread_blocks_need_a_slot_for_every_message_of_a_step():
+    text = write_msccl_xml(many_channels(142))
+    assert len(read_msccl_xml(text).gpus[0].blocks) == 34
+    assert check(read_msccl_xml(text)).min_slots == 2
+    with pytest.raises(SpecError, match=r"wide: expected to need at most 2 slots a connection, got 3"):
+        write_msccl_xml(many_channels(143))
+
+
+def test_more_chunks_than_an_offset_can_tell_are_refused():
+    builder = ScheduleBuilder("broadcast", 2, chunks=32_768, root=0, name="fine")
+    builder.copy(0, 0, 1, 0, num_chunks=32_768)
+    with pytest.raises(SpecError, match=r"fine: expected at most 32767 chunks of memory at rank 0, got 32768"):
+        write_msccl_xml(prove(builder.build()))
+
+
+def test_a_reduction_whose_operand_overlaps_its_destination_is_cut():
+    """The runs are shifted by a chunk: no executor may make them one step."""
+    builder = ScheduleBuilder("reduce", 2, chunks=3, root=0, name="shifted", scratch_chunks=4)
+    builder.copy(0, 0, 0, 0, builder.scratch + 1, num_chunks=3)
+    builder.reduce(1, 1, 0, 0, builder.scratch, operand_chunk=builder.scratch + 1, num_chunks=3)
+    builder.copy(2, 0, 0, builder.scratch, 0, num_chunks=3)
+    proven = prove(builder.build())
+    text = write_msccl_xml(proven)
+    assert re.findall(r'type="rrc" .*srcoff="(\d)" .*dstoff="(\d)"', text) == [("1", "0"), ("2", "1"), ("3", "2")]
+    assert difference(proven, read_back(text)) is None
+
+
 def test_a_barrier_has_no_name_in_the_format():
     with pytest.raises(SpecError, match="MSCCL has no barrier"):
         write_msccl_xml(prove(build("barrier", "dissemination", 4)))

@@ -31,7 +31,9 @@ from atoll.errors import SpecError
 from atoll.schedule.msccl_program import (
     INPUT,
     KINDS,
+    MAX_CHUNKS,
     MAX_COUNT,
+    MAX_MEMORY_CHUNKS,
     MAX_STEPS,
     MAX_THREAD_BLOCKS,
     MSCCL_COLLECTIVES,
@@ -61,7 +63,7 @@ _SIDE = {"s": "send", "r": "recv"}
 
 def plan(proven: ProvenSchedule, protocol: str) -> Program:
     """The program; ``SpecError`` where the format cannot hold it."""
-    _check_lanes(proven)
+    _check_limits(proven)
     paired = False
     while True:
         program = _Plan(proven, protocol, paired).build()
@@ -76,8 +78,15 @@ def plan(proven: ProvenSchedule, protocol: str) -> Program:
         paired = True
 
 
-def _check_lanes(proven: ProvenSchedule) -> None:
-    """Refuse at once what has too many messages or peers, however it is planned."""
+def _check_limits(proven: ProvenSchedule) -> None:
+    """Refuse at once what has too many chunks, messages or peers, however it is planned."""
+    memory = proven.header.memory_chunks
+    for chunks, most, where in (
+        (max(memory), MAX_CHUNKS, f"rank {memory.index(max(memory))}"),
+        (sum(memory), MAX_MEMORY_CHUNKS, "all ranks together"),
+    ):
+        if chunks > most:
+            raise SpecError(f"{proven.name}: expected at most {most} chunks of memory at {where}, got {chunks}")
     rows = proven.schedule.columns()
     remote = rows.src != rows.dst
     channel = int(rows.channel.max(initial=0))

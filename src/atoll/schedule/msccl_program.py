@@ -51,6 +51,9 @@ PROTOCOLS = ("Simple", "LL", "LL128")
 MAX_STEPS = 64
 MAX_THREAD_BLOCKS = 64
 MAX_COUNT = 71
+# Beyond these a file is refused: executors hold an offset in 16 bits, and a proof holds the memory of all ranks.
+MAX_CHUNKS = 32_767
+MAX_MEMORY_CHUNKS = 1 << 22
 
 
 class Kind(msgspec.Struct, frozen=True):

@@ -18,7 +18,9 @@ from atoll.schedule.contract import COLLECTIVES
 from atoll.schedule.msccl_program import (
     INPUT,
     KINDS,
+    MAX_CHUNKS,
     MAX_COUNT,
+    MAX_MEMORY_CHUNKS,
     MAX_STEPS,
     MAX_THREAD_BLOCKS,
     MSCCL_COLLECTIVES,
@@ -38,8 +40,6 @@ from atoll.schedule.msccl_program import (
 MAX_BYTES: Final = 64 << 20
 MAX_ELEMENTS: Final = 500_000
 MAX_GPUS: Final = 4096
-MAX_CHUNKS: Final = 32_767  # the executors hold an offset in 16 bits
-MAX_MEMORY_CHUNKS: Final = 1 << 22  # of all ranks: what a proof is willing to hold
 
 _WHOLE: Final = re.compile(r"-?[0-9]{1,18}")
 _NESTING: Final = {"algo": "", "gpu": "algo", "tb": "gpu", "step": "tb"}
@@ -184,7 +184,8 @@ def _program(algo: _Element) -> Program:
     gpus = tuple(_gpu(elements[rank], rank, world_size, channels) for rank in range(world_size))
     if COLLECTIVES[collective[0]].blocked and chunks % world_size:
         chunks = _whole_vector(algo, collective[0], chunks, gpus)
-    total = sum(2 * chunks + gpu.scratch_chunks for gpu in gpus)
+    total = sum(gpu.input_chunks + gpu.output_chunks + gpu.scratch_chunks for gpu in gpus)
+    total = max(total, chunks * world_size)
     if total > MAX_MEMORY_CHUNKS:
         raise SpecError(f"{algo.where()}: expected at most {MAX_MEMORY_CHUNKS} chunks of memory in all, got {total}")
     program = Program(
