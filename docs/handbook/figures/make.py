@@ -1,0 +1,137 @@
+"""Every figure of the handbook, drawn from schedules, contracts and the cost model; nothing is drawn by hand.
+
+    python docs/handbook/figures/make.py            write all of them beside this file
+    python docs/handbook/figures/make.py --check    say which are not what would be written; status 1 if any
+
+``FOLDER`` as a last argument takes the place of this file's folder.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from pathlib import Path
+
+from charts import bars, lines
+from memory import before_and_after, progress
+
+from atoll.algorithms.catalog import build
+from atoll.schedule.cost import CostModel, Link, cost_model
+from atoll.schedule.count import count
+from atoll.schedule.draw_svg import draw_svg
+from atoll.schedule.prove import prove
+from atoll.units import format_bandwidth, format_duration, format_size
+
+# Assumed, not measured: a NIC of 400 Gbit/s each way, and 5 us for a message between two hosts.
+LINK = Link(5e-6, 50e9)
+LINK_TEXT = "alpha 5 us, 50 GB/s each way (assumed); times by the cost model"
+
+# Bytes a second in one direction, per GPU; sources in chapter 1, which prints the same numbers.
+LADDER = (
+    ("H100 memory, HBM3", 3.35e12, "3.35 TB/s"),
+    ("NVLink 5 (B200)", 900e9, "900 GB/s"),
+    ("NVLink 4 (H100)", 450e9, "450 GB/s"),
+    ("NVLink 3 (A100)", 300e9, "300 GB/s"),
+    ("PCIe 5 x16", 63e9, "63 GB/s"),
+    ("InfiniBand NDR, 400 Gbit/s", 50e9, "50 GB/s"),
+    ("InfiniBand HDR, 200 Gbit/s", 25e9, "25 GB/s"),
+    ("Ethernet, 100 Gbit/s", 12.5e9, "12.5 GB/s"),
+)
+COLLECTIVES = (
+    "all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all_to_all", "gather", "scatter",
+)  # fmt: skip
+TIMES_S = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+
+
+@functools.cache
+def model(collective: str, name: str, world_size: int, root: int | None = None) -> CostModel:
+    return cost_model(count(prove(build(collective, name, world_size, root))))
+
+
+def figures() -> dict[str, str]:
+    """File name to SVG."""
+    drawn = {f"{name.replace('_', '-')}.svg": before_and_after(name) for name in COLLECTIVES}
+    drawn["ring-progress.svg"] = progress("ring", "The ring all-reduce of four ranks: who holds what")
+    for file, name, world_size, options in (
+        ("ring-4.svg", "ring", 4, {}),
+        ("binomial-tree-8.svg", "binomial_tree", 8, {}),
+        ("recursive-doubling-8.svg", "recursive_doubling", 8, {}),
+        ("hierarchical-8.svg", "hierarchical", 8, {"group_size": 4}),
+    ):
+        drawn[file] = draw_svg(prove(build("all_reduce", name, world_size, **options)))
+    drawn["ladder.svg"] = bars(
+        "The bandwidth ladder, per GPU and direction", LADDER,
+        note="Vendors' figures, sources in the text. NVLink is sold as twice this: both directions together.",
+    )  # fmt: skip
+    drawn["sizes.svg"] = _sizes()
+    drawn["worlds.svg"] = _worlds()
+    drawn["segments.svg"] = _segments()
+    return drawn
+
+
+def _sizes() -> str:
+    sizes = [float(1 << power) for power in range(10, 31)]
+    names = ("ring", "recursive_doubling", "binomial_tree", "double_binary_tree", "halving_doubling")
+    series = [
+        (name.replace("_", "-"), list(zip(sizes, model("all_reduce", name, 64).seconds(sizes, LINK), strict=True)))
+        for name in names
+    ]
+    return lines(
+        "All-reduce among 64 ranks", LINK_TEXT, series,
+        x_axis=("size of the tensor", sizes[::5], format_size), y_axis=("time", TIMES_S[1:], format_duration),
+    )  # fmt: skip
+
+
+def _worlds() -> str:
+    worlds = [2, 4, 8, 16, 32, 64, 128]
+    series = []
+    for size in (1 << 30, 64 << 20, 4 << 20, 64 << 10):
+        points = [(float(n), float(model("all_reduce", "ring", n).stepwise_s(size, LINK))) for n in worlds]
+        series.append((f"ring, {format_size(size)}", points))
+    points = [
+        (float(n), float(model("all_reduce", "recursive_doubling", n).stepwise_s(64 << 10, LINK))) for n in worlds
+    ]
+    series.append(("rec. doubling, 64 KiB", points))
+    return lines(
+        "The ring's time against the number of ranks", LINK_TEXT, series,
+        x_axis=("ranks", worlds, "{:.0f}".format), y_axis=("time", TIMES_S[:6], format_duration),
+    )  # fmt: skip
+
+
+def _segments() -> str:
+    size = 64 << 20
+    segments = [float(1 << power) for power in range(12, 27)]
+    series = []
+    for world_size in (64, 8, 2):
+        chain = model("broadcast", "chain", world_size, 0)
+        points = [(s, float(chain.pipelined_s(size, LINK, segment_bytes=s))) for s in segments]
+        series.append((f"{world_size} ranks", points))
+    return lines(
+        f"Broadcast of {format_size(size)} down a chain, in segments", LINK_TEXT, series,
+        x_axis=("size of a segment", segments[::2], format_size), y_axis=("time", TIMES_S[3:6], format_duration),
+    )  # fmt: skip
+
+
+def main(arguments: list[str]) -> int:
+    check = "--check" in arguments
+    folders = [Path(argument) for argument in arguments if argument != "--check"]
+    folder = folders[0] if folders else Path(__file__).resolve().parent
+    stale = []
+    drawn = figures()
+    for name, svg in drawn.items():
+        path = folder / name
+        if path.is_file() and path.read_text(encoding="utf-8") == svg:
+            continue
+        if check:
+            stale.append(f"{name} is not what make.py draws now")
+        else:
+            path.write_text(svg, encoding="utf-8")
+            print(f"wrote {path}", file=sys.stderr)
+    stale += [f"{path.name} is drawn by nobody" for path in sorted(folder.glob("*.svg")) if path.name not in drawn]
+    print("\n".join(stale), end="\n" if stale else "")
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    assert all(words == format_bandwidth(value) for _, value, words in LADDER)
+    sys.exit(main(sys.argv[1:]))
