@@ -47,6 +47,7 @@ class Case:
     dtype: str = "int64"
     calls: int = 1
     small_buffers: bool = False
+    trace_memory: bool = False
 
     def title(self) -> str:
         ranks = f"{self.world_size} rank{'s' if self.world_size > 1 else ''}"
@@ -77,6 +78,7 @@ RINGS = (
     Case("three in a row", 3, 11, calls=3),
     *(Case("dtype", 3, 100, "whole", dtype) for dtype in ("uint8", "int32", "float16", "float64", "complex64")),
     *(Case("order of summing", world_size, 1001, "floats", "float32") for world_size in (3, 4)),
+    Case("no second vector in memory", 3, LARGE_LENGTH, trace_memory=True),
 )
 
 
@@ -177,10 +179,10 @@ def _ring_body(place: Place, exercise: Exercise, start: Array, case: Case) -> Ou
     for _ in range(case.calls):
         vector[:] = start
         place.barrier()
-        if case.small_buffers:
+        if case.trace_memory:
             tracemalloc.start()
         exercise.ring_all_reduce(place.rank, place.world_size, vector, place.left, place.right, counter)
-        if case.small_buffers:
+        if case.trace_memory:
             peak_bytes = tracemalloc.get_traced_memory()[1]
             tracemalloc.stop()
         place.barrier()

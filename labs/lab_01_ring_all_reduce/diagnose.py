@@ -42,16 +42,17 @@ def explain_result(vectors: Sequence[Coded]) -> str | None:
         return None
     if all(np.array_equal(vector, start) for vector, start in zip(vectors, inputs, strict=True)):
         return (
-            "no rank's vector has changed. The sum must replace the vector that was given, in place: is it made in a "
-            "copy, or returned? np.array_split gives views; chunk += incoming and chunk[:] = incoming write to them, "
+            "no rank's vector has changed. The sum must replace the vector that was given, in place: is it made in "
+            "a copy, or returned? np.array_split gives views; chunk += incoming and chunk[:] = incoming write to them, "
             "chunk = chunk + incoming does not."
         )
     chunks = np.array_split(np.arange(length), world_size)
     complete = np.array([[bool(right[rank, chunk].all()) for chunk in chunks] for rank in range(world_size)])
     filled = [number for number, chunk in enumerate(chunks) if len(chunk)]
-    if world_size > 1 and len(filled) == world_size and (complete.sum(axis=0) == 1).all() and (
-        complete.sum(axis=1) == 1
-    ).all():  # fmt: skip
+    firsts = [int(vector[chunks[number][0]]) for vector in vectors for number in filled]
+    nothing_doubled = all(count <= 1 for value in firsts for count in _counts(value, world_size))
+    one_each = (complete.sum(axis=0) == 1).all() and (complete.sum(axis=1) == 1).all()
+    if len(filled) == world_size and one_each and nothing_doubled:
         return (
             "every rank has exactly one complete chunk, each another one. The reduce-scatter is right; what is missing "
             "is the all-gather: N - 1 more steps that pass the complete chunks on around the ring, and in which what "
@@ -64,7 +65,7 @@ def explain_result(vectors: Sequence[Coded]) -> str | None:
 
 
 def _explain_element(value: int, index: int, world_size: int) -> tuple[str, str]:
-    counts = [value >> (DIGIT_BITS * rank) & (1 << DIGIT_BITS) - 1 for rank in range(world_size)]
+    counts = _counts(value, world_size)
     missing = [rank for rank, count in enumerate(counts) if count == 0]
     doubled = [rank for rank, count in enumerate(counts) if count > 1]
     in_place = value >> COUNT_BITS == index * sum(counts)
@@ -72,7 +73,8 @@ def _explain_element(value: int, index: int, world_size: int) -> tuple[str, str]
         return (
             "it holds values that belong to other positions",
             "A chunk has landed where another belongs: sender and receiver must mean the same chunk. What rank r sends "
-            "in step s is what rank r + 1 must expect from its left in step s.",
+            "in step s is what rank r + 1 must expect from its left in step s. (A chunk that went through another "
+            "dtype looks like that too.)",
         )
     if doubled:
         where = f", and lacks {_ranks(missing)}" if missing else ""
@@ -87,6 +89,11 @@ def _explain_element(value: int, index: int, world_size: int) -> tuple[str, str]
         "reduce-scatter rank r sends chunk r - s - 1 (mod N), in step s of the all-gather chunk r - s: the one that "
         "came in one step earlier.",
     )
+
+
+def _counts(value: int, world_size: int) -> list[int]:
+    """How often each rank was counted in a coded sum."""
+    return [value >> (DIGIT_BITS * rank) & (1 << DIGIT_BITS) - 1 for rank in range(world_size)]
 
 
 def _ranks(ranks: Sequence[int]) -> str:
@@ -214,9 +221,9 @@ def _verdict(doing: dict[int, str], world_size: int) -> str:
         )
     if kinds == {IN_SELECT}:
         return (
-            "Deadlock: every rank waits in select. Either only one of the two sockets is asked for, such as to send "
-            "all before receiving anything, which ends once the socket buffers are full; or more bytes are expected "
-            "than the neighbour sends in this step."
+            "Deadlock: every rank waits in select. Is only one of the two sockets asked for, such as to send all "
+            "before receiving anything? That ends once the socket buffers are full. Or are more bytes expected than "
+            "the neighbour sends in this step? send may take fewer bytes than it is offered."
         )
     return "Deadlock: each waits for another. Every step must send one chunk and receive one, both at once."
 
