@@ -9,6 +9,7 @@ was broken; the analysis must find them, and must name nobody else.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -18,10 +19,13 @@ from hypothesis import strategies as st
 
 from atoll.doctor.gather import gather
 from atoll.doctor.hang import BlameKind, HangAnalysis, analyse
+from atoll.doctor.hang_evidence import analyses
 from atoll.doctor.hang_state import from_dumps, from_watchdog
 from atoll.readers.flight_recorder import FlightRecorderDump, RecordedCollective, RecordedGroup
 from atoll.readers.source import Source
 from atoll.readers.torch_log import WatchdogStatus, WatchdogTimeout, WorkInfo
+from doctor.corpus import healthy
+from doctor.corpus_cases import CASES
 
 AHEAD = 3
 """Operations that a rank may enqueue beyond its first pending one before it waits for the GPU."""
@@ -341,3 +345,66 @@ def test_real_dumps_without_both_culprits_name_them_by_their_silence(name: str, 
     analysis = analyse(from_dumps(dumps))
     assert analysis.ranks == (9, 14)
     assert {blame.kind for blame in analysis.culprits} == {BlameKind.NO_EVIDENCE}
+
+
+def ras(launched: list[int], *, dead: int | None = None) -> bytes:
+    """One answer of RAS as JSON: what each rank has launched."""
+    ranks = [
+        {
+            "rank": rank, "host": f"gn0{1 + rank // 4}", "pid": 100 + rank, "cuda_dev": rank % 4, "nvml_dev": rank % 4,
+            "status": {"init_state": 0, "async_error": 0, "finalize_called": False, "destroy_flag": False, "abort_flag": False},
+            "collective_counts": {"AllReduce": count},
+        }
+        for rank, count in enumerate(launched)
+        if rank != dead
+    ]  # fmt: skip
+    gone = {"unresponsive": True, "considered_dead": True}
+    missing = [
+        {"rank": rank, "host": "gn01", "pid": 100 + rank, "status": gone} for rank in (dead,) if rank is not None
+    ]
+    return json.dumps({
+        "nccl_version": "2.28.7",
+        "communicators": [{
+            "hash": "0xcf264af53edbe986", "size": len(launched), "ranks_count": len(ranks), "missing_ranks_count": len(missing),
+            "ranks": ranks, "missing_ranks": missing,
+        }],
+    }).encode()  # fmt: skip
+
+
+def ras_culprits(folder: Path, *polls: bytes) -> set[int]:
+    for number, poll in enumerate(polls):
+        (folder / f"poll{number}.json").write_bytes(poll)
+    evidence = gather([folder])
+    assert len(evidence.ras) == len(polls), evidence.skipped
+    return {rank for told in analyses(evidence) for rank in told.analysis.ranks}
+
+
+def test_two_polls_of_ras_name_the_rank_that_does_not_move(tmp_path: Path) -> None:
+    assert ras_culprits(tmp_path, ras([90, 90, 90, 89]), ras([90, 90, 90, 89])) == {3}
+
+
+def test_a_poll_in_the_middle_of_a_step_blames_nobody(tmp_path: Path) -> None:
+    assert ras_culprits(tmp_path, ras([90, 90, 90, 89])) == set()
+
+
+def test_ranks_that_move_between_polls_are_alive(tmp_path: Path) -> None:
+    assert ras_culprits(tmp_path, ras([90, 90, 90, 89]), ras([120, 120, 120, 119])) == set()
+
+
+def test_of_several_that_are_behind_the_last_is_awaited(tmp_path: Path) -> None:
+    assert ras_culprits(tmp_path, ras([90] * 6 + [88, 40]), ras([90] * 6 + [88, 40])) == {7}
+
+
+def test_a_process_that_ras_has_given_up_is_named(tmp_path: Path) -> None:
+    assert ras_culprits(tmp_path, ras([90, 90, 90, 90], dead=1)) == {1}
+
+
+def test_ras_and_dumps_are_one_answer(tmp_path: Path) -> None:
+    (tmp_path / "poll.json").write_bytes(ras([9, 9, 5, 9]))
+    job = healthy("2.28.3", "none")
+    CASES["H01"].inject(job)
+    for name, content in job.extra.items():
+        (tmp_path / Path(name).name).write_bytes(content)
+    (told,) = analyses(gather([tmp_path]))
+    assert told.analysis.ranks == (2,)
+    assert [source.file for source in told.confirmed_by] == ["poll.json"]

@@ -56,6 +56,8 @@ class Blame(msgspec.Struct, frozen=True):
     waiting: tuple[int, ...]
     what: str
     sources: tuple[Source, ...] = ()
+    last: int = -1
+    """The last operation of that kind that the rank has launched, where only counts are known (RAS)."""
 
 
 class HangAnalysis(msgspec.Struct, frozen=True):

@@ -59,7 +59,7 @@ def _analyses(evidence: Evidence) -> tuple[Told, ...]:
             )
         elif ras is not None and ras.culprits:
             told.insert(0, Told("RAS", ras))
-        elif watchdog is not None and watchdog.stuck and not told:
+        elif watchdog is not None and watchdog.stuck and not told and len(watchdog.stuck) == evidence.world_size:
             told.append(Told("watchdog lines", watchdog))
     return tuple(told)
 
@@ -90,7 +90,8 @@ def _of_ras(evidence: Evidence) -> HangAnalysis | None:
     """Ranks that have launched fewer operations than most, that did not answer, or that are dead.
 
     One poll may catch ranks in the middle of a step: a rank is only blamed when its count is lower in every poll that
-    tells it, and a poll where everybody is on the move blames nobody.
+    tells it and does not move between polls; a single poll must show it more than one operation behind. Of several that
+    are behind, the last is who the others wait for first: an operation ends when everybody has launched it.
     """
     lower: dict[tuple[str, int], list[Blame]] = {}
     polls: Counter[tuple[str, int]] = Counter()
@@ -103,14 +104,18 @@ def _of_ras(evidence: Evidence) -> HangAnalysis | None:
             for blame in _behind(communicator):
                 lower.setdefault((communicator.communicator, blame.rank), []).append(blame)
     blames = [
-        found[0]
-        for key, found in lower.items()
-        if len(found) >= polls[key] and (len(counts.get(key, [])) < 2 or len(set(counts[key])) == 1)
+        found[0] for key, found in lower.items() if len(found) >= polls[key] and _is_certain(found, counts.get(key, []))
     ]
     if not blames:
         return None
     unique = {blame.rank: blame for blame in blames}
     return HangAnalysis(tuple(unique[rank] for rank in sorted(unique)))
+
+
+def _is_certain(found: list[Blame], counts: list[int]) -> bool:
+    if found[0].kind is BlameKind.NO_EVIDENCE:
+        return True
+    return len(set(counts)) == 1 if len(counts) > 1 else found[0].sequence - found[0].last > 1
 
 
 def _launched(communicator: RasCommunicator) -> dict[int, dict[str, int]]:
@@ -126,8 +131,8 @@ def _behind(communicator: RasCommunicator) -> list[Blame]:
     blames: list[Blame] = []
     size = communicator.world_size or len(communicator.ranks)
 
-    def blame(rank: int, kind: BlameKind, op: str, count: int, what: str, source: Source) -> Blame:
-        return Blame(rank, kind, communicator.communicator, "", count, op, (), what, (source,))
+    def blame(rank: int, kind: BlameKind, op: str, count: int, what: str, source: Source, last: int = -1) -> Blame:
+        return Blame(rank, kind, communicator.communicator, "", count, op, (), what, (source,), last)
 
     for rank in communicator.ranks:
         if rank.dead or rank.missing:
@@ -143,15 +148,16 @@ def _behind(communicator: RasCommunicator) -> list[Blame]:
     sources |= {
         rank: count.source for count in communicator.counts for rank in count.ranks if count.launched is not None
     }
-    for op in {op for counts in launched.values() for op in counts}:
+    for op in sorted({op for counts in launched.values() for op in counts}):
         values = Counter(counts[op] for counts in launched.values() if op in counts)
         value, times = values.most_common(1)[0]
         if times * 2 > size:
             usual.setdefault(op, value)
         if op not in usual:
             continue
+        least = min(counts[op] for counts in launched.values() if op in counts)
         for member, counts in sorted(launched.items()):
-            if op in counts and counts[op] < usual[op]:
+            if op in counts and counts[op] == least < usual[op]:
                 what = f"rank {member} has launched {counts[op]} {op} operations, most ranks {usual[op]} (RAS)"
-                blames.append(blame(member, BlameKind.NEVER_ENTERED, op, usual[op], what, sources[member]))
+                blames.append(blame(member, BlameKind.NEVER_ENTERED, op, usual[op], what, sources[member], least))
     return blames

@@ -211,7 +211,9 @@ def from_watchdog(
     for name, lines in spoken.items():
         heard = {line.rank for line in lines if line.rank is not None}
         is_default = any(line.group_desc in ("", "default_pg") for line in lines)
-        ranks = tuple(range(world_size)) if is_default and world_size and heard <= set(range(world_size)) else None
+        # Ranks count from 0, so a gap below the highest rank that speaks is a rank that is silent.
+        size = max(world_size or 0, max(heard) + 1)
+        ranks = tuple(range(size)) if is_default and len(heard) > 1 else None
         group: GroupKey = (name, ranks or tuple(sorted(heard)))
         world.groups[group] = next((line.group_desc for line in lines if line.group_desc), "")
         for status in lines:
