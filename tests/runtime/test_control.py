@@ -307,6 +307,27 @@ def test_a_rank_that_leaves_at_once_disturbs_nobody() -> None:
         assert not raised
 
 
+def test_no_rank_is_started_before_all_are_linked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The link between 0 and 1 is late; rank 2, which has both of its own, waits for it."""
+    ranks = [Rank(membership) for membership in memberships(3)]
+    late = ranks[1].endpoint
+    held: list[tuple] = []
+    monkeypatch.setattr(late, "open", lambda *arguments: held.append(arguments))
+    thread = threading.Thread(target=start, args=(ranks,))
+    thread.start()
+    deadline = time.monotonic() + PATIENCE_S
+    while not (held and 2 in ranks[0].control._machine.linked and 2 in ranks[1].control._machine.linked):
+        assert time.monotonic() < deadline
+    assert not ranks[2].control._missing
+    assert not any(rank.control._started.is_set() for rank in ranks)
+    monkeypatch.undo()
+    late.open(*held[0])
+    thread.join(PATIENCE_S)
+    assert all(rank.control._started.is_set() and rank.control._start_error is None for rank in ranks)
+    for rank in ranks:
+        rank.control.close()
+
+
 def test_a_rank_that_does_not_come_is_named_by_all_others() -> None:
     before = open_sockets()
     members = memberships(4)

@@ -468,6 +468,44 @@ def test_a_goodbye_in_the_middle_ends_the_call_of_the_others() -> None:
     assert isinstance(world.ledgers[2][0].failure, PeerLost)
 
 
+def test_a_goodbye_counts_for_communicators_made_after_it() -> None:
+    """This rank is late in making the communicator; the other has done its part and is gone."""
+    world = World(2)
+    world.register(7, (0, 1), at=(0,))
+    world.enter(0, broadcast(0, 7))
+    world.leave(0, broadcast(0, 7))
+    world.goodbye(0)
+    world.settle()
+    world.register(7, (0, 1), at=(1,))
+    world.enter(1, broadcast(0, 7))
+    assert world.ledgers[1][7].failure is None
+    world.enter(1, broadcast(1, 7))
+    assert "left communicator 7 after 1 calls" in str(world.ledgers[1][7].failure)
+
+
+class RacingLedger(CallLedger):
+    """The caller makes its call in the very moment after the control thread has looked for it."""
+
+    raced: bool | None = None
+
+    def look_up(self, sequence: int):
+        found = super().look_up(sequence)
+        if self.raced is None:
+            self.raced = self.enter(all_reduce(sequence), 0.0)
+        return found
+
+
+def test_a_call_made_right_after_the_look_raises_the_alarm() -> None:
+    world = World(2)
+    ledger = world.ledgers[1][7] = RacingLedger(7, (0, 1))
+    world.do(1, world.machines[1].register(ledger, world.now))
+    world.register(7, (0, 1), at=(0,))
+    world.enter(0, all_reduce(0, 7))
+    world.wait(0, all_reduce(0, 7))
+    world.settle()
+    assert ledger.raced is True
+
+
 def test_calls_in_flight_count_as_not_completed() -> None:
     world = World(2)
     for sequence in range(3):

@@ -206,6 +206,23 @@ def test_slow_lorises_cannot_keep_a_rank_out(world) -> None:
         loris.close()
 
 
+def test_room_is_made_at_the_cost_of_strangers_first(world) -> None:
+    """A rank that has shown the key and is slow to go on keeps its slot, though it came first."""
+    members, (lower, _, _) = world
+    slow = stranger(members[0])
+    handshake = Initiator(KEY, Identity(Purpose.DATA, WORLD_ID, 2, 0), b"n" * NONCE_BYTES)
+    slow.sendall(handshake.hello())
+    assert lower._reception is not None
+    eventually(lambda: lower._reception.in_progress == 1, lower)
+    lorises = [stranger(members[0]) for _ in range(4 * 3 + 64 + 5)]
+    eventually(lambda: lower.refused >= 6, lower)
+    challenge = slow.recv(handshake.wanted, socket.MSG_WAITALL)
+    slow.sendall(handshake.feed(challenge))
+    eventually(lambda: lower.take(ConnectionKey(0, 2)), lower).close()
+    for sock in (slow, *lorises):
+        sock.close()
+
+
 def test_a_handshake_that_does_not_go_on_ends(world, monkeypatch: pytest.MonkeyPatch) -> None:
     members, (lower, _, _) = world
     monkeypatch.setattr(reception, "HELLO_TIMEOUT_S", 0.05)

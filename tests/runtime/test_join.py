@@ -12,6 +12,7 @@ from memberships import PATIENCE_S, is_closed, open_sockets
 from ranks import free_port
 
 from atoll.errors import CollectiveTimeout, SpecError
+from atoll.runtime import join_server
 from atoll.runtime.environment import Placement, Rendezvous, parse_rendezvous
 from atoll.runtime.join import join
 from atoll.runtime.meeting import connect_to, plain, vet_user
@@ -307,6 +308,14 @@ def test_the_kernel_vouches_for_the_user_at_a_unix_socket(monkeypatch: pytest.Mo
     assert "this is user 54321" in vet_user(theirs)
     ours.close()
     theirs.close()
+
+
+def test_rank_0_lets_no_other_user_in(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(join_server, "vet_user", lambda _: "it belongs to user 7, this is user 8")
+    rendezvous = unix()
+    futures = together(place(0, 2, rendezvous, None), place(1, 2, rendezvous, None), timeout_s=0.3)
+    assert all(isinstance(future.exception(), CollectiveTimeout) for future in futures)
+    assert "it belongs to user 7" in caplog.text
 
 
 def test_mapped_addresses_are_made_plain() -> None:

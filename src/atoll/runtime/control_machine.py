@@ -201,7 +201,7 @@ class ControlMachine:
             elif not isinstance(message, Goodbye):
                 self._dispatch(peer, message, now)
         self.left.update({peer: goodbye.completed for peer, goodbye in goodbyes})
-        self._lose_all({peer: why for peer, why in ended.items() if peer not in self.left})
+        self._lose_all(ended)
         for peer, goodbye in goodbyes:
             self._lose_all({rank: f"rank {peer} reports it as lost" for rank in goodbye.lost if rank != self._rank})
         for peer, goodbye in goodbyes:
@@ -400,7 +400,7 @@ class ControlMachine:
 
     # Ranks that are gone.
 
-    def _lose_all(self, lost: dict[int, str]) -> None:
+    def _lose_all(self, lost: Mapping[int, str]) -> None:
         new = {peer: why for peer, why in lost.items() if peer not in self.lost and peer not in self.left}
         self.lost.update(new)
         for communicator in self._communicators.values():
