@@ -117,6 +117,14 @@ def test_a_batch_script_without_srun_is_no_rank() -> None:
     assert read_placement(interactive).world_size == 1
 
 
+def test_pmi_of_slurm_itself_and_of_hydra_inside_slurm() -> None:
+    assert read_placement({**SLURM, "PMI_RANK": "2", "PMI_SIZE": "4"}).launcher == "Slurm"
+    # Hydra starts one proxy per node with srun; the Slurm variables are the proxies'.
+    proxies = {**SLURM, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}
+    assert read_placement({**proxies, **HYDRA}).launcher == "PMI"
+    assert read_placement({**SLURM, **HYDRA}).launcher == "PMI"
+
+
 @pytest.mark.parametrize(
     "node_list",
     ["node03", "node[03-05]", "node[03,07]", "node03,node04", "node[03-05,9],gpu1", "node[03]"],

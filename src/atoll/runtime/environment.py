@@ -14,8 +14,11 @@ Slurm       SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID,          srun(1),
             SLURM_STEP_TASKS_PER_NODE with SLURM_NODEID
 ==========  ==========================================================  ===============================================
 
-Without any, the process is a world of one. ``ATOLL_RENDEZVOUS=host:port`` names the place where the ranks meet; rank 0
-listens there while the world forms. Where it is absent:
+Without any, the process is a world of one. (``srun --mpi=pmi2`` sets PMI's rank and size beside its own, which say
+more.) ``ATOLL_SECRET``, the same on all ranks, lets them use addresses outside of their host; ``ATOLL_LISTEN`` is the
+address to listen at and to be reached by, where the one that faces the rendezvous is not the right one.
+``ATOLL_RENDEZVOUS=host:port`` names the place where the ranks meet; rank 0 listens there while the world forms. Where
+it is absent:
 
 - All ranks on one host meet at an abstract Unix socket: its name is derived from the job and the user, the kernel
   tells each side the other's user, nothing is left on disk, and no port can collide.
@@ -110,7 +113,7 @@ def read_placement(environ: Mapping[str, str]) -> Placement:
     """This process's place in its world. ``SpecError`` names the variable that is wrong or missing."""
     secret = environ.get("ATOLL_SECRET", "").encode() or None
     listen = environ.get("ATOLL_LISTEN", "")
-    family = next((family for family in _FAMILIES if _is_set(family, environ)), None)
+    family = _family(environ)
     if family is None:
         return Placement(0, 1, 0, 1, "none", None, secret=secret, listen=listen)
     rank, world_size = _rank_and_size(family.rank, family.world_size, environ)
@@ -155,6 +158,18 @@ def is_loopback_name(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def _family(environ: Mapping[str, str]) -> _Family | None:
+    """The variables that decide."""
+    present = [family for family in _FAMILIES if _is_set(family, environ)]
+    if not present:
+        return None
+    first, last = present[0], present[-1]
+    same = all(environ.get(getattr(first, f)) == environ.get(getattr(last, f)) for f in ("rank", "world_size"))
+    if first.launcher == "PMI" and last.launcher == "Slurm" and same and not environ.get(first.local_rank):
+        return last
+    return first
 
 
 def _is_set(family: _Family, environ: Mapping[str, str]) -> bool:
