@@ -215,6 +215,10 @@ def n22(job: Job) -> None:
     job.extra["pairs.csv"] = pairs_csv(10, lambda a, b: 9.0 if (a, b) == (2, 7) else 23.0).encode()
 
 
+def n23(job: Job) -> None:
+    job.extra["env.txt"] = b"PATH=/usr/bin\nHOME=/root\nNCCL_SOKET_IFNAME=eth0\n"
+
+
 # --- GPUDirect and PCIe
 
 
@@ -585,6 +589,7 @@ CASES: dict[str, Case] = {
     "N12": Case(n12), "N13": Case(n13), "N14": Case(n14, "files"), "N15": Case(n15, "files"), "N16": Case(n16),
     "N17": Case(n17, companions=("N09",)), "N18": Case(n18, "files"), "N19": Case(n19, "files"), "N20": Case(n20, "files"),
     "N21": Case(n21, "files"), "N22": Case(n22, "files"),
+    "N23": Case(n23, "files"),
     "G01": Case(g01), "G02": Case(g02, since="2.19", until="2.23.4"), "G03": Case(g03), "G05": Case(g05, "files"),
     "G07": Case(g07, "single"), "G08": Case(g08, "files"), "G09": Case(g09, "files"),
     "G10": Case(g10, since="2.17"), "G11": Case(g11, "files"), "G12": Case(g12), "G13": Case(g13, "files"),

@@ -82,8 +82,8 @@ def _n09(evidence: Evidence) -> Iterable[Hit]:
         started = any(member.ready for c in evidence.nccl.job.communicators for member in c.members.values())
         confidence = Confidence.HIGH if started and fact.vendor_err == 129 else Confidence.MEDIUM
         yield Hit(
-            f"{f'rank {who}: ' if who is not None else ''}{_words(fact)} at the first traffic"
-            + (", after initialisation was complete" if started else ""),
+            f"{f'rank {who}: ' if who is not None else ''}{_words(fact)}"
+            + (" at the first traffic, after initialisation was complete" if started else "; nothing says how late"),
             (statement.source,),
             _retry_subjects(evidence, fact, statement),
             confidence=confidence,

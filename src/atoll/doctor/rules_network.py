@@ -12,6 +12,7 @@ from typing import Final
 
 from atoll.doctor.evidence import Evidence, merge_sources
 from atoll.doctor.finding import Confidence, Hit, Role, Severity, Subject
+from atoll.doctor.lint_env import lint_environment
 from atoll.doctor.rule import Rule
 from atoll.readers.ibstat import RdmaPort
 from atoll.readers.nccl_log_facts import (
@@ -37,6 +38,8 @@ VIRTUAL: Final = re.compile(r"(?:docker|br-|veth|flannel|cni|virbr|cali|vxlan|tu
 MANAGEMENT: Final = re.compile(r"(?:eno\d|em\d|eth0$|mgmt|mgt|bmc|idrac|ipmi|usb|wl|oob)", re.IGNORECASE)
 FABRIC: Final = re.compile(r"(?:ib\d|ibp|ibs|hsn|roce|rdma|bond|mlx|ens\d|enp\d+s\d|eth[1-9])", re.IGNORECASE)
 MANY_HCAS: Final = 16
+TOLD_LINTS: Final = ("E01", "E03", "E04", "E05", "E07")
+"""Mistakes; what is only a cost (E06) or a matter of versions is for `atoll lint env`."""
 
 
 def _data_interfaces(evidence: Evidence) -> Iterable[tuple[tuple[Interface, ...], Statement]]:
@@ -359,6 +362,18 @@ def _n16(evidence: Evidence) -> Iterable[Hit]:
             )
 
 
+def _n23(evidence: Evidence) -> Iterable[Hit]:
+    version = ".".join(map(str, evidence.nccl_version))
+    for lint in lint_environment(evidence.all_settings(), version):
+        if lint.id in TOLD_LINTS and lint.severity >= Severity.SLOW:
+            yield Hit(
+                f"{lint.what} ({lint.id})",
+                (lint.source,) if lint.source is not None else (),
+                (Subject(variable=lint.variable),),
+                fix=lint.fix,
+            )
+
+
 RULES: tuple[Rule, ...] = (
     Rule(
         "N01", "Data goes over the management network",
@@ -478,5 +493,15 @@ RULES: tuple[Rule, ...] = (
         "None: the line says it.",
         Severity.FATAL, Role.ROOT, "`ulimit -l unlimited` for the job (systemd, Slurm and Docker each have their own).",
         _n16, Confidence.HIGH, explains=("N11", "H12", "P06", "U01"),
+    ),
+    Rule(
+        "N23", "Variables fight each other or are misspelt",
+        "The environment does not do what it seems to: a name that nothing reads, a value that is not read, "
+        "two settings that "
+        "exclude each other.",
+        "Environment files and NCCL's `set by environment` lines, as `atoll lint env` judges them (E01, E03, "
+        "E04, E05, E07).",
+        "Costs that may be meant (E06) and versions (E02) are left to `atoll lint env`.",
+        Severity.NOTICE, Role.EITHER, "See `atoll lint env FILE`.", _n23,
     ),
 )  # fmt: skip

@@ -28,7 +28,7 @@ _BENIGN: Final = re.compile(
     re.IGNORECASE,
 )
 _NOT_BENIGN_SHAPES: Final = frozenset(
-    {"no_transport", "fatal", "remote_error", "cuda_failure", "group_misuse", "no_algorithm"}
+    {"no_transport", "fatal", "completion", "remote_error", "cuda_failure", "group_misuse", "no_algorithm"}
 )
 
 

@@ -34,7 +34,8 @@ class Variable(msgspec.Struct, frozen=True):
 
 
 _LEVELS: Final = ("LOC", "NVL", "PIX", "PXB", "P2C", "PXN", "PHB", "NODE", "SYS", "C2C", "0", "1", "2", "3", "4", "5")
-_ALGORITHMS: Final = ("Ring", "Tree", "CollnetDirect", "CollnetChain", "NVLS", "NVLSTree", "PAT", "Auto")
+_ALGORITHMS: Final = ("Ring", "Tree", "CollnetDirect", "CollnetChain", "NVLS", "NVLSTree", "PAT", "Auto", "MSCCL")
+"""MSCCL is read by Microsoft's fork and by RCCL."""
 
 _NCCL: Final[tuple[Variable, ...]] = (
     Variable("NCCL_P2P_DISABLE", "bool", left_on=("1", "GPUs of one node talk through host memory instead of "

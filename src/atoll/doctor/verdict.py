@@ -88,9 +88,9 @@ def judge(found: Sequence[Finding], evidence: Evidence, rules: Sequence[Rule] = 
         for finding in real
     }
     roots.sort(key=lambda finding: rank[id(finding)])
-    if roots and roots[0].severity is Severity.FATAL:
-        # What makes a job slow is told beside what stops it, not as its cause.
-        roots = [finding for finding in roots if finding.severity is Severity.FATAL]
+    if roots:
+        # What makes a job slow is told beside what stops it, and a mere risk beside either: not as the cause.
+        roots = [finding for finding in roots if finding.severity is roots[0].severity]
     causes: list[Cause] = []
     placed: set[int] = set()
     # Roots of one rule are one cause with several places; they do not push other rules out.
