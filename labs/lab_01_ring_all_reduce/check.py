@@ -31,9 +31,9 @@ from atoll.schedule.prove import ProvenSchedule
 from atoll.units import format_size, parse_duration
 
 SEED = 20_090
-# With buffers that small a chunk of the large cases cannot hide in them.
+# A chunk of the large cases, a fourth of 2 MiB, cannot hide in buffers that small, doubled by the kernel on either side.
 SMALL_BUFFER_BYTES = 64 << 10
-LARGE_LENGTH = 1 << 20
+LARGE_LENGTH = 1 << 18
 
 
 @dataclass(frozen=True)

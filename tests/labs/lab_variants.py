@@ -125,7 +125,7 @@ def run_lab(*arguments: str | Path, folder: Path = LAB) -> subprocess.CompletedP
     return subprocess.run(
         [sys.executable, *map(str, arguments)],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(LAB), "PYTHONDONTWRITEBYTECODE": "1"},
+        env={**os.environ, "PYTHONPATH": str(LAB)},
         capture_output=True,
         text=True,
         timeout=240,
