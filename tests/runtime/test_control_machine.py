@@ -8,10 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.errors import CollectiveMismatch, CollectiveTimeout, PeerLost, WorldError
+from atoll.runtime import verdict as verdicts
 from atoll.runtime.control_machine import ANSWER_S, GRACE_S, MAX_INQUIRIES, SUSPICION_S, ControlMachine, Send
 from atoll.runtime.descriptor import CallDescriptor
 from atoll.runtime.ledger import HISTORY, CallLedger
-from atoll.runtime.messages import ControlMessage
+from atoll.runtime.messages import CONTROL_DECODER, ControlMessage, Report, Standing
+from atoll.runtime.wire import FrameReader, FrameWriter
 
 
 def all_reduce(sequence: int = 0, communicator: int = 0, count: int = 1024, dtype: str = "float32") -> CallDescriptor:
@@ -597,6 +599,22 @@ def test_words_of_any_length_can_be_told() -> None:
     world.wait(0, long)
     world.settle()
     assert isinstance(world.one_failure(), CollectiveMismatch)
+
+
+def test_verdicts_of_a_huge_world_fit_in_a_frame() -> None:
+    """Every rank of 4,096 called something else, with the longest words there are; or all wait for all others."""
+    ranks = tuple(range(4096, 0, -1))
+    word = "é" * 64
+    calls = {rank: CallDescriptor(0, 0, word, word, rank, word, rank, word) for rank in ranks}
+    reports = {rank: Report(0, 0, Standing.INSIDE, calls[rank], calls[rank], 1e9, ranks, "p" * 4096) for rank in ranks}
+    for verdict in (
+        verdicts.mismatch(0, 0, ranks, reports),
+        verdicts.timeout(calls[1], ranks, reports, ranks, 1e9),
+        verdicts.timeout(calls[1], ranks, {}, (), 1e9),
+    ):
+        frame = FrameWriter(b"k").frame(verdict)
+        assert FrameReader(b"k", CONTROL_DECODER).feed(frame) == [verdict]
+    assert FrameReader(b"k", CONTROL_DECODER).feed(FrameWriter(b"k").frame(reports[1])) == [reports[1]]
 
 
 def test_inquiries_are_bounded_and_reports_beget_no_storm() -> None:

@@ -8,11 +8,17 @@ culprit.
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
+from typing import Final
 
 from atoll.errors import CollectiveMismatch, CollectiveTimeout, PeerLost, WorldError
 from atoll.runtime.descriptor import CallDescriptor, group_calls, name_ranks
 from atoll.runtime.messages import Kind, Report, Standing, Verdict
 from atoll.units import format_duration
+
+# A verdict is one message on the wire, also in a world of thousands where every rank did something else.
+MAX_MESSAGE_CHARACTERS: Final = 16384
+MAX_STORY_LINES: Final = 256
+MAX_LINE_CHARACTERS: Final = 1024
 
 _ERRORS = {Kind.MISMATCH: CollectiveMismatch, Kind.LOST: PeerLost, Kind.TIMEOUT: CollectiveTimeout}
 
@@ -49,10 +55,11 @@ def mismatch(communicator_id: int, sequence: int, ranks: Sequence[int], reports:
     callers = [members for members, call in groups if call is not None]
     # The odd ones out, where there is a majority; otherwise nobody knows who was right.
     odd = callers[1:] if len(callers[0]) > len(callers[1]) else callers
+    said = f"ranks disagree about call {sequence} of communicator {communicator_id:x}: {'; '.join(words)}"
     return Verdict(
         communicator_id,
         Kind.MISMATCH,
-        f"ranks disagree about call {sequence} of communicator {communicator_id:x}: {'; '.join(words)}. "
+        f"{_clip(said, MAX_MESSAGE_CHARACTERS)}. "
         "Every rank of a communicator must make the same calls, with the same arguments, in the same order",
         tuple(sorted(ranks[rank] for members in odd for rank in members)),
     )
@@ -86,11 +93,29 @@ def timeout(
     return Verdict(
         call.communicator_id,
         Kind.TIMEOUT,
-        f"{call.describe()}, call {call.sequence} of communicator {call.communicator_id:x}, did not end within "
-        f"{format_duration(timeout_s)}: {'; '.join(words)}",
+        _clip(
+            f"{call.describe()}, call {call.sequence} of communicator {call.communicator_id:x}, did not end within "
+            f"{format_duration(timeout_s)}: {'; '.join(words)}",
+            MAX_MESSAGE_CHARACTERS,
+        ),
         tuple(sorted(ranks[rank] for rank in culprits)),
-        tuple(_story(rank, of.get(rank), rank in silent, ranks) for rank in range(len(ranks)))[:256],
+        tuple(
+            _clip(_story(rank, of.get(rank), rank in silent, ranks), MAX_LINE_CHARACTERS)
+            for rank in _told(len(ranks), culprits)
+        ),
     )
+
+
+def _told(world_size: int, culprits: Sequence[int]) -> list[int]:
+    """The ranks whose story is told: the culprits last, and as many of the others as there is room for."""
+    shown = sorted(culprits)[:MAX_STORY_LINES]
+    blamed = set(culprits)
+    others = [rank for rank in range(world_size) if rank not in blamed]
+    return others[: MAX_STORY_LINES - len(shown)] + shown
+
+
+def _clip(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: limit - 4] + " ..."
 
 
 def _standing(of: Mapping[int, Report], standing: Standing) -> list[int]:
