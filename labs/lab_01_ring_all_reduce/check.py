@@ -31,7 +31,7 @@ from atoll.schedule.prove import ProvenSchedule
 from atoll.units import format_size, parse_duration
 
 SEED = 20_090
-# A chunk of the large cases, a fourth of 2 MiB, cannot hide in buffers that small, doubled by the kernel on either side.
+# A chunk of the large cases, a fourth of 2 MiB, cannot hide in buffers that small, which the kernel doubles.
 SMALL_BUFFER_BYTES = 64 << 10
 LARGE_LENGTH = 1 << 18
 
