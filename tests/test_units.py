@@ -10,9 +10,12 @@ from atoll.units import (
     format_duration,
     format_size,
     format_size_argument,
+    format_storage_size,
     parse_bandwidth,
     parse_duration,
+    parse_fraction,
     parse_size,
+    parse_storage_size,
 )
 
 
@@ -52,6 +55,31 @@ def test_bad_durations_are_refused(text: str) -> None:
         parse_duration(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "size_bytes"),
+    [("2.3TB", 2_300_000_000_000), ("2tib", 2 << 40), ("100", 100), ("7 B", 7), ("40 gb", 40_000_000_000)],
+)
+def test_sizes_in_storage_are_decimal_unless_they_say_otherwise(text: str, size_bytes: int) -> None:
+    assert parse_storage_size(text) == size_bytes
+
+
+@pytest.mark.parametrize("text", ["2.3T", "", "-1TB", "TB", "9e9TB", "1QB"])
+def test_bad_sizes_in_storage_are_refused(text: str) -> None:
+    with pytest.raises(SpecError, match="--checkpoint"):
+        parse_storage_size(text, "--checkpoint")
+
+
+@pytest.mark.parametrize(("text", "share"), [("75%", 0.75), ("0.75", 0.75), ("1 %", 0.01), ("0", 0), ("100%", 1)])
+def test_fractions(text: str, share: float) -> None:
+    assert parse_fraction(text) == pytest.approx(share)
+
+
+@pytest.mark.parametrize("text", ["101%", "2", "-1%", "half", "", "%"])
+def test_bad_fractions_are_refused(text: str) -> None:
+    with pytest.raises(SpecError, match="share"):
+        parse_fraction(text)
+
+
 @given(st.integers(0, 2**60))
 def test_an_exact_size_survives_printing(size_bytes: int) -> None:
     assert parse_size(format_size_argument(size_bytes)) == size_bytes
@@ -65,6 +93,7 @@ def test_a_printed_duration_is_within_a_percent(seconds: float) -> None:
 def test_people_read() -> None:
     assert format_size(1023) == "1023 B"
     assert format_size(3 << 19) == "1.5 MiB"
+    assert format_storage_size(2.3e12) == "2.3 TB"
     assert format_bandwidth(47.7e6) == "47.7 MB/s"
     assert format_duration(35e-6) == "35 us"
     assert format_duration(3.09 * 3600) == "3.09 h"

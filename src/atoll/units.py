@@ -2,7 +2,8 @@
 
 Inside the program every quantity is SI with its unit in the name: ``size_bytes``, ``latency_s``,
 ``bandwidth_bytes_per_s``. On the command line, as in nccl-tests, **sizes are binary** (``128M`` is 128 MiB) and
-**bandwidths are decimal** (``50GB/s`` is 50e9 bytes a second, ``400Gb/s`` is 400e9 bits a second).
+**bandwidths are decimal** (``50GB/s`` is 50e9 bytes a second, ``400Gb/s`` is 400e9 bits a second). What lies in
+storage has a size of its own kind, as disks are sold and papers quote it: ``2.3TB`` is 2.3e12 bytes.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ _TIME_S = {
 }  # fmt: skip
 _NUMBER = r"([0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?|\.[0-9]+(?:e[+-]?[0-9]+)?)"
 _SIZE = re.compile(_NUMBER + r"\s*([kmgtp]?)(i?)(b?)", re.IGNORECASE)
+_STORAGE = re.compile(_NUMBER + r"\s*(?:([kmgtp])(i?)b|b)?", re.IGNORECASE)
+_FRACTION = re.compile(_NUMBER + r"\s*(%?)", re.IGNORECASE)
 _BANDWIDTH = re.compile(_NUMBER + r"\s*([kmgtp]?)(bit|bps|b|B)?\s*(/s|ps)?", re.IGNORECASE)
 _DURATION = re.compile(_NUMBER + r"\s*([a-zµ]+)", re.IGNORECASE)
 
@@ -54,6 +57,35 @@ def format_size_argument(size_bytes: int) -> str:
         if size_bytes and size_bytes % 1024**exponent == 0:
             return f"{size_bytes // 1024**exponent}{prefix}"
     return str(size_bytes)
+
+
+def parse_storage_size(text: str, what: str = "size") -> int:
+    """Bytes in storage: ``2.3TB`` is 2.3e12 as it is said of disks, ``2.3TiB`` is binary; rounded to whole bytes.
+
+    A prefix without ``B`` (``2.3T``) would be binary in ``parse_size`` and decimal in speech, so it is refused.
+    """
+    match = _STORAGE.fullmatch(text.strip())
+    if match is None:
+        raise SpecError(f"{what}: expected a size in storage such as 2.3TB (decimal) or 2.1TiB (binary), got {text!r}")
+    prefix = (match[2] or "").lower()
+    value = float(match[1]) * (1024 if match[3] else 1000) ** _DECIMAL_EXPONENT[prefix]
+    if not math.isfinite(value) or value >= 2**63:
+        raise SpecError(f"{what}: {text!r} is not below 2^63 bytes")
+    return round(value)
+
+
+def format_storage_size(size_bytes: float) -> str:
+    """A size in storage for people, decimal: ``40 GB``, ``2.3 TB``."""
+    return format_bandwidth(size_bytes).removesuffix("/s")
+
+
+def parse_fraction(text: str, what: str = "share") -> float:
+    """A share of a whole, 0 to 1: ``75%`` or ``0.75``."""
+    match = _FRACTION.fullmatch(text.strip())
+    value = math.inf if match is None else float(match[1]) / (100 if match[2] else 1)
+    if value > 1:
+        raise SpecError(f"{what}: expected a share such as 75% or 0.75, at most 100%, got {text!r}")
+    return value
 
 
 def parse_bandwidth(text: str, what: str = "bandwidth") -> float:
