@@ -26,6 +26,7 @@ from atoll.readers.source import Source
 from atoll.readers.torch_log import WatchdogStatus, WatchdogTimeout, WorkInfo
 from doctor.corpus import healthy
 from doctor.corpus_cases import CASES
+from doctor.pipeline import Pipeline
 
 AHEAD = 3
 """Operations that a rank may enqueue beyond its first pending one before it waits for the GPU."""
@@ -130,6 +131,24 @@ def test_the_broken_ranks_are_named_and_nobody_else(tensor: int, data: int, draw
     assert set(analysis.ranks) == ranks
     assert {blame.kind for blame in analysis.culprits} == {BlameKind.NEVER_ENTERED}
     assert not set(analysis.victims) & ranks
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.integers(1, 3), st.integers(2, 4), st.integers(2, 3), st.sampled_from([2, 4, 6]), st.data())
+def test_pipelines_with_sends_in_flight_never_accuse_a_victim(
+    tensor: int, stages: int, microbatches: int, ahead: int, draw: st.DataObject
+) -> None:
+    """Of several broken ranks one may hide behind another: whoever is named is broken, and somebody is named."""
+    ranks = draw.draw(st.sets(st.integers(0, tensor * stages - 1), min_size=1, max_size=2))
+    broken = {rank: draw.draw(st.integers(0, 6 * microbatches)) for rank in sorted(ranks)}
+    job = Pipeline(tensor, stages, microbatches, broken, ahead)
+    job.run()
+    dumps = job.dumps()
+    named = set(analyse(from_dumps(dumps)).ranks)
+    assert named <= job.stopped
+    assert named or not any(dump.entries for dump in dumps)
+    if len(job.stopped) == 1 and any(dump.entries for dump in dumps):
+        assert named == job.stopped
 
 
 @settings(max_examples=40, deadline=None)

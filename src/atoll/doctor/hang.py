@@ -107,7 +107,12 @@ def analyse(world: World) -> HangAnalysis:
     # blamed, and only where nothing else is to blame.
     first_is_open = {rank for wait in to_unread for rank in wait.waiters if rank in wait.at_head}
     first_is_open |= {rank for at_head in open_places.values() for rank in at_head}
-    definite = [rank for ring, some in ends if not ring & first_is_open for rank in some]
+    definite = [
+        rank
+        for ring, some in ends
+        for rank in (some if some or ring & first_is_open else sorted(ring))
+        if rank not in first_is_open
+    ]
     loose = {rank for ring, _ in ends for rank in ring} | {rank for place in open_places for rank in place[0][1]}
     suspects: list[Blame] = []
     if loose & first_is_open:
@@ -220,38 +225,46 @@ def _not_started(world: World, operations: Mapping[int, Operation]) -> list[int]
 
 
 def _transfer_waits(world: World, heads: Mapping[int, float | None]) -> Iterator[_Waits]:
-    """Waits of sends and receives. A pair is matched by sequence where both sides count alike, else by number."""
+    """Waits of sends and receives: those without a partner wait for it to come, those with one for it to get there.
+
+    Each rank counts its own sends and receives of a group, so the two ends of a transfer have equal numbers in a group
+    of two, and elsewhere only by luck: partners are matched by number where the pair has one in common, else in order.
+    """
     by_pair: dict[tuple[GroupKey, int, int], dict[bool, list[Transfer]]] = {}
     for state in world.ranks.values():
         for transfer in state.transfers:
             ends = (transfer.rank, transfer.peer) if transfer.sends else (transfer.peer, transfer.rank)
             by_pair.setdefault((transfer.group, *ends), {}).setdefault(transfer.sends, []).append(transfer)
-    aligned = {
-        group
-        for (group, _, _), sides in by_pair.items()
-        if len(group[1]) == 2 or {t.sequence for t in sides.get(True, ())} & {t.sequence for t in sides.get(False, ())}
-    }
     for (group, _, _), sides in by_pair.items():
+        by_number = len(group[1]) == 2 or bool(
+            {t.sequence for t in sides.get(True, ())} & {t.sequence for t in sides.get(False, ())}
+        )
         for sends in (True, False):
             own, other = sides.get(sends, []), sides.get(not sends, [])
-            if not own:
+            if own and own[0].peer not in world.ranks:
+                yield _one_wait(own[0].rank, own[0].peer, not sends, own[0], heads)
                 continue
-            waiter, awaited = own[0].rank, own[0].peer
-            if awaited not in world.ranks:
-                yield _one_wait(waiter, awaited, not sends, own[0], heads)
-                continue
-            theirs = {transfer.sequence: transfer for transfer in other}
-            if group in aligned:
-                last = max(theirs, default=-1)
-                newest = max((t.sequence for t in world.ranks[awaited].transfers if t.group == group), default=last)
-                for transfer in own:
-                    match = theirs.get(transfer.sequence)
-                    if match is not None and match.order != heads[awaited]:
-                        yield _one_wait(waiter, awaited, False, transfer, heads)
-                    elif match is None and transfer.sequence > newest:
-                        yield _one_wait(waiter, awaited, not sends, transfer, heads)
-            elif len(own) > len(other):
-                yield _one_wait(waiter, awaited, not sends, own[len(other)], heads)
+            newest = max((transfer.sequence for transfer in other), default=None)
+            partners = {transfer.sequence: transfer for transfer in other}
+            for place, transfer in enumerate(own):
+                if by_number:
+                    partner = partners.get(transfer.sequence)
+                    # A lower number than the partner's pending ones is one that the partner has behind it.
+                    past = partner is None and newest is not None and transfer.sequence < newest
+                    past = past or (partner is None and _has_gone_past(world.ranks[transfer.peer], transfer))
+                else:
+                    partner, past = (other[place] if place < len(other) else None), False
+                if partner is not None and partner.order != heads[transfer.peer]:
+                    yield _one_wait(transfer.rank, transfer.peer, False, transfer, heads)
+                elif partner is None and not past:
+                    yield _one_wait(transfer.rank, transfer.peer, not sends, transfer, heads)
+
+
+def _has_gone_past(peer: RankState, transfer: Transfer) -> bool:
+    """Whether the peer has pending transfers of a group of two with higher numbers: then it completed this one."""
+    return len(transfer.group[1]) == 2 and any(
+        own.sequence > transfer.sequence for own in peer.transfers if own.group == transfer.group
+    )
 
 
 def _one_wait(waiter: int, awaited: int, hard: bool, transfer: Transfer, heads: Mapping[int, float | None]) -> _Waits:
@@ -274,7 +287,8 @@ def _name(transfer: Transfer) -> str:
 
 
 def _ends(waits: Sequence[_Waits]) -> list[tuple[frozenset[int], tuple[int, ...]]]:
-    """The ends of all chains of waits: components of ranks that wait for nobody outside, and in each the very end.
+    """The ends of all chains of waits: components of ranks that wait for nobody outside, and in each the very end
+    (none where all of it wait for each other alike).
 
     Inside such a component soft waits are dropped and the ends are sought again: a ring that only soft waits close is
     no ring. In the graph an operation is a node of its own (below zero), so that its size is a sum and not a product.
@@ -284,6 +298,8 @@ def _ends(waits: Sequence[_Waits]) -> list[tuple[frozenset[int], tuple[int, ...]
     for number, wait in enumerate(waits):
         node = -1 - number
         for graph, awaited in ((edges, (*wait.hard, *wait.soft)), (hard_edges, wait.hard)):
+            if not awaited:
+                continue
             graph.setdefault(node, set()).update(awaited)
             for rank in wait.waiters:
                 graph.setdefault(rank, set()).add(node)
@@ -303,7 +319,7 @@ def _ends(waits: Sequence[_Waits]) -> list[tuple[frozenset[int], tuple[int, ...]
             node for some in _components(inner) if not any(inner[node] - some for node in some)
             for node in some if node >= 0
         }  # fmt: skip
-        result.append((ranks, tuple(sorted((ends & waited_hard) or ranks))))
+        result.append((ranks, tuple(sorted(ends & waited_hard))))
     return sorted(result, key=lambda ring: ring[1])
 
 
