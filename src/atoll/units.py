@@ -68,7 +68,7 @@ def parse_storage_size(text: str, what: str = "size") -> int:
     if match is None:
         raise SpecError(f"{what}: expected a size in storage such as 2.3TB (decimal) or 2.1TiB (binary), got {text!r}")
     prefix = (match[2] or "").lower()
-    value = float(match[1]) * (1024 if match[3] else 1000) ** _DECIMAL_EXPONENT[prefix]
+    value = float(match[1]) * (1024.0 if match[3] else 1000.0) ** _DECIMAL_EXPONENT[prefix]
     if not math.isfinite(value) or value >= 2**63:
         raise SpecError(f"{what}: {text!r} is not below 2^63 bytes")
     return round(value)
