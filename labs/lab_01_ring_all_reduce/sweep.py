@@ -33,7 +33,7 @@ from atoll.schedule.interpret import interpret
 from atoll.schedule.prove import prove
 from atoll.units import format_duration, format_size
 
-DEADLINE_S = 600.0
+DEADLINE_S = 120.0  # of a batch
 SMALLEST_BYTES = 8
 # Calls in a batch: enough of the small ones to time, few of the large ones to wait for.
 MOST_CALLS, BYTES_PER_BATCH = 20, 1 << 20

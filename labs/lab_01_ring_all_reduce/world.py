@@ -4,8 +4,8 @@
 ``link``      one connection per ordered pair of ranks: bytes from a to b have their own socket. In a world of one the
               right neighbour is the rank itself, so a ring of one has its link too
 ``line``      a pipe from each rank to the parent: barriers, reports, the result, or what went wrong
-``deadline``  nothing here waits without one. When it passes, every rank is asked where it stands (a signal makes
-              ``faulthandler`` write its stack), and the error says so
+``deadline``  nothing here waits without one: it is how long all ranks together may be silent. When it passes, every
+              rank is asked where it stands (a signal makes ``faulthandler`` write its stack), and the error says so
 
 The parent opens every listening socket before it forks, so a rank can connect to any other at once, in any order: the
 kernel completes the connection before the other one accepts. A newcomer proves with a random token that it belongs.
@@ -178,6 +178,7 @@ def run_world(
 ) -> list[Any]:
     """Run ``body`` in ``world_size`` forked processes; returns what each returned, by rank.
 
+    ``deadline_s`` counts anew with each barrier, report or result that a rank comes to.
     ``buffer_bytes`` makes the kernel's socket buffers that small (the kernel doubles it), instead of growing on demand.
     Raises ``RankRaised``, ``RankDied`` or ``Stuck``; no process and no socket is left in any case.
     """
@@ -254,6 +255,8 @@ def _watch(ranks: Sequence[_Rank], deadline_s: float, on_report: Callable[[int, 
             raise Stuck(deadline_s, _stacks(ranks, results), sorted(waiting), running)
         for line in ready:
             rank = lines[id(line)]
+            if not failures:
+                deadline = time.monotonic() + deadline_s
             try:
                 kind, value = rank.line.recv()
             except (EOFError, ConnectionResetError):

@@ -40,7 +40,7 @@ EXPLAINED = {
     "smaller chunks first": ("order of summing: 3", "right but for rounding.*np.array_split"),
     "chunks of one size": ("N does not divide the length: 2", "Two chunks of different sizes met"),
     "does not count": ("exchange:", "counter of rank 0 says 0 bytes sent and 32 received; 40 and 32 really passed"),
-    "keeps a copy": ("no second vector in memory: 3", "took [0-9.]+ MiB of memory for a vector of 8 MiB"),
+    "keeps a copy": ("no second vector in memory: 3", "took [0-9.]+ MiB of memory for a vector of 2 MiB"),
     "to the left": ("chunks of one size: 2", "went the wrong way on rank 0"),
     "in float32": ("chunks of one size: 2", "another dtype"),
     "raises": ("chunks of one size: 2", r"IndexError.*line \d+ in ring_all_reduce: outgoing = chunks\[rank"),
@@ -148,6 +148,14 @@ def test_a_wrong_ring_fails_its_checks(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stdout.count("NOT EQUAL to") == 3
     assert re.fullmatch(r"error: wrong: the sum of whole numbers; .*python check.py mine.py says why\n", done.stderr)
+
+
+@pytest.mark.parametrize(("name", "says"), [("raises", "rank [0-2] raised IndexError: .* at mine.py line [0-9]+"),
+                                            ("dies", "the process of rank 1 ended without a result")])  # fmt: skip
+def test_a_broken_ring_is_one_line(name: str, says: str, tmp_path: Path) -> None:
+    done = run_lab(write_variant(name, tmp_path), "--world", "3", "--size", "1K", "--repeat", "1")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.fullmatch(f"error: {says}.*; python check.py mine.py says more\n", done.stderr)
 
 
 def test_a_turned_ring_is_a_ring(tmp_path: Path) -> None:
