@@ -250,6 +250,14 @@ def g03(job: Job) -> None:
         job.early(rank, f"NET/IB : GPU Direct RDMA Disabled for GPU {gpu} / HCA 0 (distance 4 > 3)")
 
 
+def g04(job: Job) -> None:
+    job.extra["lspci.txt"] = (
+        b"17:00.0 PCI bridge: Broadcom / LSI PEX890xx PCIe Gen 5 Switch (rev b0)\n\tACSCap:\tSrcValid+ TransBlk+ ReqRedir+\n"
+        b"\t\tACSCtl:\tSrcValid+ TransBlk- ReqRedir+ CmpltRedir+ UpstreamFwd+ EgressCtrl- DirectTrans-\n"
+        b"18:00.0 3D controller: NVIDIA Corporation GH100 [H100 SXM5 80GB] (rev a1)\n\t\tLnkSta:\tSpeed 32GT/s, Width x16\n"
+    )
+
+
 def g05(job: Job) -> None:
     job.extra["dmesg.txt"] = (
         b"[    0.000000] Command line: BOOT_IMAGE=/vmlinuz root=/dev/sda1 intel_iommu=on\n[    0.400000] iommu: Default domain type: Translated\n"
@@ -590,7 +598,7 @@ CASES: dict[str, Case] = {
     "N17": Case(n17, companions=("N09",)), "N18": Case(n18, "files"), "N19": Case(n19, "files"), "N20": Case(n20, "files"),
     "N21": Case(n21, "files"), "N22": Case(n22, "files"),
     "N23": Case(n23, "files"),
-    "G01": Case(g01), "G02": Case(g02, since="2.19", until="2.23.4"), "G03": Case(g03), "G05": Case(g05, "files"),
+    "G01": Case(g01), "G02": Case(g02, since="2.19", until="2.23.4"), "G03": Case(g03), "G04": Case(g04, "files"), "G05": Case(g05, "files"),
     "G07": Case(g07, "single"), "G08": Case(g08, "files"), "G09": Case(g09, "files"),
     "G10": Case(g10, since="2.17"), "G11": Case(g11, "files"), "G12": Case(g12), "G13": Case(g13, "files"),
     "G14": Case(g14, "single"), "G15": Case(g15, "files"),

@@ -1,8 +1,9 @@
 """A simulator of pipeline- and tensor-parallel training that hangs: what every rank has pending when nothing moves.
 
-Each stage has ``tensor`` ranks. A rank runs its list of operations in order: receives from the stage before, collectives
-of its stage, sends to the stage after, and back. Sends do not hold up what comes after them; everything else completes
-in order, when all who take part are there. ``broken`` maps a rank to the number of operations after which it stops.
+Each stage has ``tensor`` ranks. A rank runs its list of operations in order: receives from the stage before,
+collectives of its stage, sends to the stage after, and back. Sends do not hold up what comes after them; everything
+else completes in order, when all who take part are there. ``broken`` maps a rank to the number of operations after
+which it stops.
 """
 
 from __future__ import annotations

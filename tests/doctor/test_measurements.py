@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atoll.doctor.bandwidth import collapse, gap, machine_of, plateau
+from atoll.doctor.bandwidth import collapse, gap, inspected_gap, machine_of, plateau
 from atoll.doctor.expectations import Machine, expected, gpu_family, has_island
 from atoll.doctor.steps import exposed_by_steps, imbalance, stalls, straggler_by_steps
 from atoll.errors import SpecError
+from atoll.readers.inspector import InspectedCollective
+from atoll.readers.lspci import read_access_control
 from atoll.readers.nccl_tests import NcclTestRun, read_nccl_tests
 from atoll.readers.source import Source
 from atoll.readers.step_times import StepTime, is_step_times, read_step_times
@@ -204,3 +206,29 @@ def test_any_bytes_are_steps_or_a_clear_refusal(data: bytes) -> None:
     except SpecError as error:
         refusal = str(error)
     assert "expected columns" in refusal or all(step.step_s >= 0 for step in found)
+
+
+def inspected(busbw: float, rank: int, sequence: int) -> InspectedCollective:
+    source = Source("inspector.jsonl", sequence)
+    return InspectedCollective("0xabc", rank, 16, 2, "AllReduce", sequence, 1 << 30, 0.01, source, busbw / 1.875, busbw)
+
+
+def test_inspector_is_judged_by_the_median_of_its_large_calls() -> None:
+    machine = Machine("NVIDIA A100-SXM4-80GB", 16, 2, 8, 25e9, "test")
+    slow = [inspected(48e9, rank, n) for rank in range(4) for n in range(5)]
+    found = inspected_gap(slow, machine)
+    assert found is not None
+    assert found.nics == 2
+    assert inspected_gap([inspected(190e9, 0, n) for n in range(9)] + [inspected(1e9, 0, 9)], machine) is None
+    assert inspected_gap(slow[:2], machine) is None
+
+
+def test_access_control_of_bridges() -> None:
+    text = (
+        "0000:17:00.0 PCI bridge: Broadcom PEX890xx (rev b0)\n\t\tACSCtl:\tSrcValid+ TransBlk- ReqRedir+ CmpltRedir+\n"
+        "18:00.0 3D controller: NVIDIA GH100\n\t\tACSCtl: SrcValid- ReqRedir-\n"
+    )
+    one, two = read_access_control(text, "lspci.txt")
+    assert (one.bus_id, one.kind, one.redirects) == ("0000:17:00.0", "PCI bridge", True)
+    assert (two.bus_id, two.redirects) == ("18:00.0", False)
+    assert read_access_control("ACSCtl: ReqRedir+\n", "x") == ()

@@ -23,6 +23,7 @@ from atoll.readers.host_list import Host
 from atoll.readers.ibstat import RdmaPort
 from atoll.readers.inspector import InspectedCollective
 from atoll.readers.kernel_log import KernelFact
+from atoll.readers.lspci import AccessControl
 from atoll.readers.nccl_log import Coverage, NcclLog
 from atoll.readers.nccl_log_facts import (
     CommShape,
@@ -96,6 +97,7 @@ class Evidence:
         self.dumps: list[FlightRecorderDump] = []
         self.hosts: list[Host] = []
         self.steps: list[StepTime] = []
+        self.access_control: list[AccessControl] = []
         self._once: dict[str, Any] = {}
 
     def once(self, name: str, compute: Callable[[], T]) -> T:

@@ -27,6 +27,7 @@ from atoll.readers.ibstat import ports_in
 from atoll.readers.identify import Kind
 from atoll.readers.inspector import read_inspector
 from atoll.readers.kernel_log import KernelLogReader
+from atoll.readers.lspci import access_control_in
 from atoll.readers.nccl_log import NcclLogReader
 from atoll.readers.nccl_tests import NcclTestsReader
 from atoll.readers.nccl_tests_json import read_nccl_tests_json
@@ -62,6 +63,7 @@ _MARKS: Final = {
     "matrix": re.compile(rb"GPU0[ \t]+.*(?:GPU1|CPU Affinity|NIC0|mlx5_0|X)"),
     "ibstat": re.compile(rb"CA '|hca_id:|Infiniband device"),
     "rocm": re.compile(rb"(?:Weight|Hops|Link Type|Link accessibility) between two GPUs|Numa Nodes"),
+    "lspci": re.compile(rb"ACSCtl:"),
     "smi": re.compile(rb"NVIDIA-SMI|NVSMI LOG|UUID: GPU-|pci\.bus_id|clocks"),
 }
 _READERS_OF: Final = {
@@ -211,6 +213,7 @@ def _read_by_kind(evidence: Evidence, item: Found, lines: list[Line], blob: byte
          lambda: evidence.matrices.extend(matrices_in(lines, name, allow_partial=True))),
         ("ibstat" in marks, item.kind is Kind.IBSTAT, lambda: evidence.ports.extend(ports_in(lines, name))),
         ("rocm" in marks, item.kind is Kind.ROCM_TOPO, lambda: evidence.rocm.append(read_rocm_topology(blob, name))),
+        ("lspci" in marks, False, lambda: evidence.access_control.extend(access_control_in(lines, name))),
         ("smi" in marks, item.kind is Kind.NVIDIA_SMI, lambda: evidence.smi.append(read_nvidia_smi(blob, name))),
         (False, item.kind is Kind.INSPECTOR_JSONL, lambda: evidence.inspected.extend(read_inspector(blob, name))),
         (False, item.kind is Kind.HOSTFILE, lambda: evidence.hosts.extend(read_host_list(blob, name))),
@@ -245,6 +248,6 @@ def _total(evidence: Evidence) -> int:
     lists: tuple[Sequence[object], ...] = (
         evidence.runs, evidence.torch, evidence.slurm, evidence.kernel, evidence.ras, evidence.environment,
         evidence.matrices, evidence.ports, evidence.rocm, evidence.smi, evidence.inspected, evidence.hosts,
-        evidence.pairs, evidence.steps,
+        evidence.pairs, evidence.steps, evidence.access_control,
     )  # fmt: skip
     return sum(len(some) for some in lists)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 import msgspec
 
@@ -27,6 +28,8 @@ from atoll.readers.source import Source
 from atoll.readers.torch_log import WatchdogStatus, WatchdogTimeout
 
 GroupKey = tuple[str, tuple[int, ...]]
+MAX_MEMBERS: Final = 1 << 17
+"""Larger groups are no groups but a damaged or hostile file."""
 
 
 class Standing(enum.Enum):
@@ -131,7 +134,7 @@ def from_dumps(dumps: Iterable[FlightRecorderDump]) -> World:
     for rank, dump in latest.items():
         for group in dump.groups:
             descriptions[group.name] = group.description or descriptions.get(group.name, "")
-            if group.ranks:
+            if 0 < len(group.ranks) <= MAX_MEMBERS:
                 members.setdefault(group.name, set()).add(group.ranks)
             seen_in.setdefault(group.name, set()).add(rank)
         for entry in dump.entries:
@@ -213,7 +216,7 @@ def from_watchdog(
         is_default = any(line.group_desc in ("", "default_pg") for line in lines)
         # Ranks count from 0, so a gap below the highest rank that speaks is a rank that is silent.
         size = max(world_size or 0, max(heard) + 1)
-        ranks = tuple(range(size)) if is_default and len(heard) > 1 else None
+        ranks = tuple(range(size)) if is_default and len(heard) > 1 and size <= MAX_MEMBERS else None
         group: GroupKey = (name, ranks or tuple(sorted(heard)))
         world.groups[group] = next((line.group_desc for line in lines if line.group_desc), "")
         for status in lines:

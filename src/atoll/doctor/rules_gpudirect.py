@@ -25,6 +25,7 @@ from atoll.readers.nccl_log_facts import (
 )
 from atoll.readers.source import Source
 from atoll.readers.topology_matrix import TopologyMatrix, nvlinks
+from atoll.readers.torch_log import WatchdogTimeout
 from atoll.units import format_bandwidth
 
 RDMA: Final = re.compile(r"IB|AWS Libfabric|IBext|UCX", re.IGNORECASE)
@@ -154,6 +155,20 @@ def _all_far(evidence: Evidence) -> bool:
     return bool(evidence.matrices) and all(_far_by_matrix(m) for m in evidence.matrices) and (
         evidence.setting("NCCL_TOPO_FILE") is None
     )  # fmt: skip
+
+
+def _g04(evidence: Evidence) -> Iterable[Hit]:
+    bridges = [control for control in evidence.access_control if control.redirects and "bridge" in control.kind.lower()]
+    if bridges:
+        hung = any(line.work.sequence == 1 for line in evidence.torch_of(WatchdogTimeout))
+        yield Hit(
+            f"{len(bridges)} PCIe bridge{'s redirect' if len(bridges) > 1 else ' redirects'} peer requests to "
+            "the root complex "
+            f"(ACS), the first is {bridges[0].bus_id}",
+            tuple(control.source for control in bridges[:3]),
+            tuple(Subject(bus_id=control.bus_id, file=control.source.file) for control in bridges[:8]),
+            Severity.FATAL if hung else None,
+        )
 
 
 def _g05(evidence: Evidence) -> Iterable[Hit]:
@@ -422,9 +437,9 @@ RULES: tuple[Rule, ...] = (
         "G04", "PCIe access control sends peer traffic through the root complex",
         "ACS on a PCIe switch redirects GPU to GPU and GPU to NIC traffic upwards; it is slow or hangs.",
         "lspci: `ACSCtl: SrcValid+ .. ReqRedir+` on a bridge above a GPU; `NCCL_P2P_DISABLE=1` cures the hang.",
-        "Virtual machines need ACS. No reader for lspci yet: this rule does not fire by itself.",
-        Severity.SLOW, Role.ROOT, "Disable ACS in the BIOS or with setpci at boot; `iommu=pt`.",
-        collect="`sudo lspci -vvv | grep -i acsctl`",
+        "Virtual machines need ACS. Only bridges count; without a hang it is slow at most.",
+        Severity.SLOW, Role.ROOT, "Disable ACS in the BIOS or with setpci at boot; `iommu=pt`.", _g04,
+        collect="`sudo lspci -vvv`", explains=("H05", "H02"),
     ),
     Rule(
         "G05", "The IOMMU remaps DMA",

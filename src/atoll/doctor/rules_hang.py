@@ -139,7 +139,7 @@ def _is_rank_zero_alone(evidence: Evidence) -> WatchdogTimeout | None:
     works = {line.work.sequence for line in lines.values()}
     small = all(line.work.numel_in is None or line.work.numel_in <= TINY_NUMEL for line in lines.values())
     kind = re.search(r"broadcast|barrier|all_?reduce|all_?gather", first.work.op, re.IGNORECASE)
-    everybody = evidence.world_size is None or len(lines) >= min(evidence.world_size - 1, 2)
+    everybody = evidence.world_size is None or len(lines) >= 0.75 * (evidence.world_size - 1)
     heard_zero = any(status.rank == 0 for status in evidence.torch_of(WatchdogStatus))
     early = max(works) <= EARLY_SEQUENCE and len(works) == 1
     return first if early and small and kind and everybody and not heard_zero else None

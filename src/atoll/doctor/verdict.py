@@ -190,6 +190,7 @@ def tells_health(evidence: Evidence) -> str:
         ("Inspector's bandwidths are not below what is known", (evidence.inspected,)),
         ("the variables do not fight", (evidence.environment,)),
         ("steps are even", (evidence.steps,)),
+        ("no bridge redirects peer traffic", (evidence.access_control,)),
     ):
         if any(some_list for some_list in some):
             told.append(name)
