@@ -15,7 +15,8 @@ import msgspec
 from atoll.readers.source import Source
 from atoll.readers.text_stream import Line, text_lines
 
-_DEVICE: Final = re.compile(r"((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]) ([^:\n]{1,80}): (.{0,200})")
+_BUS_ID: Final = r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]"
+_DEVICE: Final = re.compile(rf"({_BUS_ID}) ([^:\n]{{1,80}}): (.{{0,200}})")
 _CONTROL: Final = re.compile(r"\s*ACSCtl:\s*((?:\w{1,20}[+-]\s*){1,12})")
 _FLAG: Final = re.compile(r"(\w{1,20})([+-])")
 
