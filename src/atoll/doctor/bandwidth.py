@@ -20,6 +20,7 @@ from typing import Final
 import msgspec
 
 from atoll.doctor.expectations import NVLS_SINCE, RATE_NAMES, Expectation, Machine, expected, gpu_family
+from atoll.doctor.variables import version_tuple
 from atoll.readers.inspector import InspectedCollective
 from atoll.readers.nccl_tests import Measurement, NcclTestRow, NcclTestRun
 from atoll.readers.source import Source
@@ -141,7 +142,7 @@ def machine_of(run: NcclTestRun, known: Machine) -> Machine:
         nics_per_node=nics if nics is not None else (known.nics_per_node if not words else None),
         nic_rate_bytes_per_s=rate if rate is not None else (known.nic_rate_bytes_per_s if not words else None),
         nics_from="the table's own header" if nics is not None else known.nics_from,
-        nccl_version=tuple(int(part) for part in version.split(".")[:2]) if version else known.nccl_version,
+        nccl_version=version_tuple(version)[:2] if version else (() if words else known.nccl_version),
     )
 
 

@@ -250,7 +250,12 @@ class Evidence:
         places: dict[Subject, None] = {}
         for index in statement.speakers:
             speaker = self.nccl.speakers[index]
-            places[self.place(self.rank_of(index), host=speaker.host)] = None
+            rank = self.rank_of(index)
+            place = self.place(rank, host=speaker.host)
+            if speaker.host and place.host and place.host != speaker.host:
+                # The launcher's rank is of another communicator or attempt than the one whose map this is.
+                place = Subject(rank=rank, host=speaker.host)
+            places[place] = None
             if len(places) >= most:
                 break
         return tuple(place for place in places if str(place))

@@ -38,6 +38,8 @@ VIRTUAL: Final = re.compile(r"(?:docker|br-|veth|flannel|cni|virbr|cali|vxlan|tu
 MANAGEMENT: Final = re.compile(r"(?:eno\d|em\d|eth0$|mgmt|mgt|bmc|idrac|ipmi|usb|wl|oob)", re.IGNORECASE)
 FABRIC: Final = re.compile(r"(?:ib\d|ibp|ibs|hsn|roce|rdma|bond|mlx|ens\d|enp\d+s\d|eth[1-9])", re.IGNORECASE)
 MANY_HCAS: Final = 16
+BUILT_IN: Final = ("IB", "Socket")
+"""Networks that NCCL brings itself, which recent versions call plugins too."""
 TOLD_LINTS: Final = ("E01", "E03", "E04", "E05", "E07")
 """Mistakes; what is only a cost (E06) or a matter of versions is for `atoll lint env`."""
 
@@ -207,7 +209,7 @@ def _n08(evidence: Evidence) -> Iterable[Hit]:
     found: dict[str, list[tuple[str, Statement]]] = {"loaded": [], "missing": []}
     for fact, statement in evidence.said(Plugin):
         outcome = {"loaded": "loaded", "named": "", "missing": "missing", "failed": "missing"}.get(fact.outcome, "")
-        if fact.kind == "NET" and outcome:
+        if fact.kind == "NET" and outcome and fact.name not in BUILT_IN:
             found[outcome] += [(host, statement) for host in evidence.nccl.hosts_of(statement)]
     having = {host for host, _ in found["loaded"]}
     lacking = {host: statement for host, statement in found["missing"] if host not in having}

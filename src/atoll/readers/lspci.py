@@ -22,7 +22,7 @@ _FLAG: Final = re.compile(r"(\w{1,20})([+-])")
 
 
 class AccessControl(msgspec.Struct, frozen=True):
-    """ACS of one device. ``kind`` is lspci's class (``PCI bridge``); ``flags`` maps ``ReqRedir`` to whether it is on."""
+    """ACS of one device. ``kind`` is lspci's class (``PCI bridge``); ``flags`` says of ``ReqRedir`` if it is on."""
 
     bus_id: str
     kind: str
