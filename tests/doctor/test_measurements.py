@@ -10,8 +10,16 @@ from hypothesis import strategies as st
 
 from atoll.doctor.bandwidth import collapse, gap, inspected_gap, machine_of, plateau
 from atoll.doctor.expectations import Machine, expected, gpu_family, has_island
-from atoll.doctor.steps import exposed_by_steps, imbalance, stalls, straggler_by_steps
+from atoll.doctor.steps import (
+    exposed_by_recorder,
+    exposed_by_steps,
+    imbalance,
+    stalls,
+    straggler_by_recorder,
+    straggler_by_steps,
+)
 from atoll.errors import SpecError
+from atoll.readers.flight_recorder import FlightRecorderDump, RecordedCollective
 from atoll.readers.inspector import InspectedCollective
 from atoll.readers.lspci import read_access_control
 from atoll.readers.nccl_tests import NcclTestRun, read_nccl_tests
@@ -232,3 +240,46 @@ def test_access_control_of_bridges() -> None:
     assert (one.bus_id, one.kind, one.redirects) == ("0000:17:00.0", "PCI bridge", True)
     assert (two.bus_id, two.redirects) == ("18:00.0", False)
     assert read_access_control("ACSCtl: ReqRedir+\n", "x") == ()
+
+
+def timed_dumps(
+    late: dict[int, float], ranks: int = 4, count: int = 20, *, blocking: bool = True, compute: float = 0.05
+) -> list[FlightRecorderDump]:
+    """Recorders with timings: each collective ends 10 ms after its last member started; ``late`` ranks start later."""
+    entries: dict[int, list[RecordedCollective]] = {rank: [] for rank in range(ranks)}
+    now = 0.0
+    for n in range(count):
+        starts = {rank: now + compute + 0.0001 * rank + late.get(rank, 0.0) for rank in range(ranks)}
+        end = max(starts.values()) + 0.01
+        for rank, start in starts.items():
+            created = start - 0.001 if blocking else max(0.0, start - 2 * compute)
+            entries[rank].append(
+                RecordedCollective(
+                    "0", n, "all_reduce", "completed", record_id=n, created_s=created, started_s=start, completed_s=end
+                )
+            )
+        now = end
+    return [
+        FlightRecorderDump(Source(f"dump_{rank}", 0), "2.9", (), tuple(some), rank, "file")
+        for rank, some in entries.items()
+    ]
+
+
+@pytest.mark.parametrize("rank", range(4))
+def test_the_recorder_shows_who_starts_last(rank: int) -> None:
+    found = straggler_by_recorder(timed_dumps({rank: 0.04}))
+    assert found is not None
+    assert found.rank == rank
+
+
+def test_somebody_is_always_last_by_nothing() -> None:
+    assert straggler_by_recorder(timed_dumps({})) is None
+
+
+def test_collectives_that_are_waited_for_one_by_one() -> None:
+    found = exposed_by_recorder(timed_dumps({}, compute=0.02))
+    assert found is not None
+    assert found.blocking_share >= 0.9
+    assert found.share == pytest.approx(1 / 3, abs=0.05)
+    assert exposed_by_recorder(timed_dumps({}, compute=0.02, blocking=False)) is None
+    assert exposed_by_recorder(timed_dumps({}, compute=0.2)) is None, "5 % of the time is not worth hiding"
