@@ -16,11 +16,12 @@ from atoll.runtime import control_link
 from atoll.runtime.control import Control
 from atoll.runtime.control_machine import ControlMachine
 from atoll.runtime.descriptor import CallDescriptor
-from atoll.runtime.endpoint import Connection, Endpoint
+from atoll.runtime.endpoint import Connection, ConnectionKey, Endpoint
 from atoll.runtime.environment import Placement
 from atoll.runtime.handshake import SessionKeys
 from atoll.runtime.join import join
 from atoll.runtime.messages import Linked
+from atoll.runtime.process import Process
 
 
 def all_reduce(sequence: int = 0, communicator: int = 0) -> CallDescriptor:
@@ -214,6 +215,35 @@ def test_a_victim_that_exits_is_not_accused(make) -> None:
     ranks[1].control.close()
     for rank in (0, 2):
         assert ranks[rank].failure().culprits == (3,)
+
+
+def test_a_victim_that_cannot_be_reached_any_more_is_not_accused(make) -> None:
+    """Rank 2 dies, rank 0 has raised and gone, and rank 1 finds that out by its data connection first."""
+    ranks = make(3)
+    ranks[0].endpoint.close()
+    process = Process.__new__(Process)  # only its connecting is looked at: it moves no bytes here
+    process.membership, process.endpoint, process.control = (
+        ranks[1].control._membership, ranks[1].endpoint, ranks[1].control,
+    )  # fmt: skip
+    call = all_reduce()
+    ranks[1].control.enter(call)
+    raised: list[BaseException] = []
+
+    def connect() -> None:
+        try:
+            process.connect(call, [ConnectionKey(0, 0)], PATIENCE_S, time.monotonic() + PATIENCE_S)
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=connect)
+    thread.start()
+    deadline = time.monotonic() + PATIENCE_S
+    while not ranks[1].control._machine._communicators[0].suspicions:
+        assert time.monotonic() < deadline
+        assert not raised
+    ranks[2].die()
+    thread.join(PATIENCE_S)
+    assert [error.culprits for error in raised if isinstance(error, PeerLost)] == [(2,)]
 
 
 def test_a_broken_data_connection_and_a_given_up_call(make) -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from socket import socket
 
+from atoll.errors import PeerLost
 from atoll.runtime.control import Control
 from atoll.runtime.descriptor import CallDescriptor
 from atoll.runtime.endpoint import ConnectionKey, Endpoint
@@ -45,8 +46,12 @@ class Process:
             while True:
                 arrived.clear()
                 for key in keys:
-                    if key not in ready and (connection := self.endpoint.take(key)) is not None:
-                        ready[key] = connection
+                    try:
+                        if key not in ready and (connection := self.endpoint.take(key)) is not None:
+                            ready[key] = connection
+                    except PeerLost as unreachable:
+                        # It may have died, or have left because another one had: the control plane will know.
+                        self.control.disconnected(call.communicator_id, key.peer, str(unreachable))
                 if len(ready) == len(keys):
                     return ready
                 failure = self.control.failure(call.communicator_id)
