@@ -1,0 +1,1 @@
+"""Over what it moves: clusters as data, routes, presets, imports, lints."""
