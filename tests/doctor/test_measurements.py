@@ -283,3 +283,25 @@ def test_collectives_that_are_waited_for_one_by_one() -> None:
     assert found.share == pytest.approx(1 / 3, abs=0.05)
     assert exposed_by_recorder(timed_dumps({}, compute=0.02, blocking=False)) is None
     assert exposed_by_recorder(timed_dumps({}, compute=0.2)) is None, "5 % of the time is not worth hiding"
+
+
+@pytest.mark.parametrize(
+    ("words", "nodes", "nics", "rate_gbit", "gpu"),
+    [
+        ("2 nodes x 8 H100, 8x CX-7 NDR 400G IB Quantum-2", 2, 8, 400, "H100"),
+        ("2x Dell XE9680 (HGX H100, 8x H100 80GB each), 8x CX-7 NDR 400G IB per node", 2, 8, 400, "H100"),
+        ("4x8 A100, 8x HDR", 4, 8, 200, "A100"),
+        ("16 hosts, 4 x 200 Gb/s", 16, 4, 200, ""),
+        ("8 nodes x 8 H100 + NDR IB", 8, None, None, "H100"),
+        ("1 node, 8x A100-SXM4-40GB", 1, None, None, "A100"),
+        ("OCI BM.GPU.GB200.4, NVL72 rack, 4 GPUs per node (32 hosts x 4)", 32, None, None, "GB200"),
+        ("", None, None, None, ""),
+    ],
+)
+def test_a_table_says_its_machine_in_words(
+    words: str, nodes: int | None, nics: int | None, rate_gbit: int | None, gpu: str
+) -> None:
+    run = NcclTestRun((), Source("t", 1), options={"hardware": words})
+    machine = machine_of(run, Machine())
+    assert (machine.num_nodes, machine.nics_per_node, gpu_family(machine.gpu)) == (nodes, nics, gpu)
+    assert machine.nic_rate_bytes_per_s == (None if rate_gbit is None else rate_gbit / 8 * 1e9)

@@ -28,16 +28,14 @@ from atoll.readers.source import Source
 PLATEAU_BYTES: Final = 64 << 20
 GAP_SHARE: Final = 0.6
 COLLAPSE_SHARE: Final = 0.5
-BUSBW_FACTORS: Final = {"all_reduce": 2.0}
-"""busbw / algbw is this x (n-1)/n; 1 for every other collective with a factor."""
 
-_NODES_BY: Final = re.compile(r"\b(\d{1,4})\s*(?:x|nodes?|hosts?)\s*(?:x\s*)?", re.IGNORECASE)
 _NODE_WORDS: Final = (
     re.compile(r"\b(\d{1,4})[ -]*(?:nodes?|hosts?)\b", re.IGNORECASE),
     re.compile(r"\b(\d{1,4})\s*x\s+(?:Dell|HPE|Supermicro|DGX|HGX|p\d\w*\.|node|host|a3-|BM\.)", re.IGNORECASE),
+    re.compile(r"\b(\d{1,4})\s*x\s*(?:4|8|16)\s*x?\s*(?:GB|[ABHLV])\d{2,3}\b", re.IGNORECASE),
 )
 _NICS: Final = re.compile(
-    r"\b(\d{1,2})\s*x\s*(?:CX-?\d|ConnectX-?\d|NICs?|HCAs?|mlx5|EFA|\d{2,4}\s*G)[^,;()]{0,40}", re.IGNORECASE
+    r"\b(\d{1,2})\s*x\s*(?:CX-?\d|ConnectX-?\d|NICs?|HCAs?|mlx5|EFA|[EHNX]DR|\d{2,4}\s*G)[^,;()]{0,40}", re.IGNORECASE
 )
 _RATE: Final = re.compile(r"\b(\d{2,4})\s*(?:G|Gb/s|Gbps|Gbit/s|GbE)\b", re.IGNORECASE)
 

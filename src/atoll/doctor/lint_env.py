@@ -198,10 +198,9 @@ def _together(values: Mapping[str, str], settings: Mapping[str, EnvironmentVaria
                       ("NCCL_MIN_P2P_NCHANNELS", "NCCL_MAX_P2P_NCHANNELS")):  # fmt: skip
         if values.get(low, "").isdigit() and values.get(high, "").isdigit() and int(values[low]) > int(values[high]):
             yield lint("E05", low, f"{low}={values[low]} is above {high}={values[high]}", "swap them, or unset both")
-    for own, other in (("NCCL_ALGO", "NCCL_NVLS_ENABLE"),):
-        if "nvls" in values.get(own, "").lower() and values.get(other) == "0":
-            yield lint("E05", own, f"{own}={values[own]} asks for what {other}=0 forbids", "unset one of them",
-                       Severity.FATAL)  # fmt: skip
+    if "nvls" in values.get("NCCL_ALGO", "").lower() and values.get("NCCL_NVLS_ENABLE") == "0":
+        yield lint("E05", "NCCL_ALGO", f"NCCL_ALGO={values['NCCL_ALGO']} asks for what NCCL_NVLS_ENABLE=0 forbids",
+                   "unset one of them", Severity.FATAL)  # fmt: skip
     for name, variable in VARIABLES.items():
         new = variable.replaced_by
         if name in values and new in values and values[name] != values[new] and variable.kind == VARIABLES[new].kind:
