@@ -21,13 +21,26 @@ from atoll.units import (
 
 @pytest.mark.parametrize(
     ("text", "size_bytes"),
-    [("0", 0), ("8", 8), ("4K", 4096), ("128M", 128 << 20), ("1.5GiB", 3 << 29), ("64kb", 65536), (" 2 T ", 2 << 40)],
+    [
+        ("0", 0),
+        ("8", 8),
+        ("4K", 4096),
+        ("128M", 128 << 20),
+        ("1.5GiB", 3 << 29),
+        ("64kb", 65536),
+        (" 2 T ", 2 << 40),
+        ("9007199254740993", 2**53 + 1),
+        ("0.0009765625K", 1),
+        (f"{2**63 - 1}", 2**63 - 1),
+    ],
 )
 def test_sizes_are_binary(text: str, size_bytes: int) -> None:
     assert parse_size(text) == size_bytes
 
 
-@pytest.mark.parametrize("text", ["", "-1", "1.5", "M", "1Q", "1e99", "0x10", "1 2", "nan", "inf"])
+@pytest.mark.parametrize(
+    "text", ["", "-1", "1.5", "M", "1Q", "1e99", "1e999999999", "1e-999999999", str(2**63), "0x10", "1 2", "nan", "inf"]
+)
 def test_bad_sizes_are_refused_with_the_text(text: str) -> None:
     with pytest.raises(SpecError, match="-b") as caught:
         parse_size(text, "-b")

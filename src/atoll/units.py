@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+from decimal import Decimal
 
 from atoll.errors import SpecError
 
@@ -35,10 +36,12 @@ def parse_size(text: str, what: str = "size") -> int:
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise SpecError(f"{what}: expected a size such as 8, 64K, 128M or 1G, got {text!r}")
-    value = float(match[1]) * 1024 ** _BINARY_EXPONENT[match[2].lower()]
-    if not math.isfinite(value) or value != int(value) or value >= 2**63:
+    # Decimal, since a float would round sizes beyond 2^53.
+    number = Decimal(match[1])
+    unit = 1024 ** _BINARY_EXPONENT[match[2].lower()]
+    if number >= 2**63 or number * unit >= 2**63 or number * unit != int(number * unit):
         raise SpecError(f"{what}: {text!r} is not a whole number of bytes below 2^63")
-    return int(value)
+    return int(number * unit)
 
 
 def format_size(size_bytes: float) -> str:
