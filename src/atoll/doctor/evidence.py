@@ -242,8 +242,7 @@ class Evidence:
             for listed in run.ranks:
                 if listed.rank == rank:
                     return Subject(rank=rank, host=listed.host, gpu=listed.device, bus_id=listed.bus_id)
-        dumped = next((dump.host for dump in self.dumps if dump.rank == rank and dump.host), "")
-        return Subject(rank=rank, host=host or dumped)
+        return Subject(rank=rank, host=host or self.host_of_rank.get(rank, ""))
 
     def speakers_of(self, statement: Statement, most: int = 8) -> tuple[Subject, ...]:
         """The places of those who said a statement, at most ``most`` of them."""
