@@ -39,9 +39,10 @@ def parse_size(text: str, what: str = "size") -> int:
     # Decimal, since a float would round sizes beyond 2^53.
     number = Decimal(match[1])
     unit = 1024 ** _BINARY_EXPONENT[match[2].lower()]
-    if number >= 2**63 or number * unit >= 2**63 or number * unit != int(number * unit):
+    size = number * unit
+    if number >= 2**63 or size >= 2**63 or size != int(size) or bool(size) != bool(number):
         raise SpecError(f"{what}: {text!r} is not a whole number of bytes below 2^63")
-    return int(number * unit)
+    return int(size)
 
 
 def format_size(size_bytes: float) -> str:
