@@ -38,9 +38,8 @@ def parse_size(text: str, what: str = "size") -> int:
         raise SpecError(f"{what}: expected a size such as 8, 64K, 128M or 1G, got {text!r}")
     # Decimal, since a float would round sizes beyond 2^53.
     number = Decimal(match[1])
-    unit = 1024 ** _BINARY_EXPONENT[match[2].lower()]
-    size = number * unit
-    if number >= 2**63 or size >= 2**63 or size != int(size) or bool(size) != bool(number):
+    size = number * 1024 ** _BINARY_EXPONENT[match[2].lower()] if number < 2**63 else Decimal(2**63)
+    if size >= 2**63 or size != int(size) or bool(size) != bool(number):
         raise SpecError(f"{what}: {text!r} is not a whole number of bytes below 2^63")
     return int(size)
 
