@@ -101,3 +101,17 @@ def test_lines_of_two_ranks_in_each_other_hide_no_cause() -> None:
     torn = lines[middle][:40] + lines[middle + 1] + "\n" + lines[middle][40:]
     rest = [*lines[:middle], torn, *lines[middle + 2 :]]
     assert everything({"job.log": "\n".join(rest).encode()}) is Status.FINDINGS
+
+
+def test_a_log_that_begins_with_its_environment() -> None:
+    job = healthy("2.19.3", "none")
+    CASES["N09"].inject(job)
+    environment = b"".join(b"VARIABLE_%d=value\n" % n for n in range(300)) + b"NCCL_SOKET_IFNAME=eth0\n"
+    folder = Path(tempfile.mkdtemp(prefix="atoll-robust-"))
+    try:
+        (folder / "job.log").write_bytes(environment + job.files()["job.log"])
+        evidence = gather([folder])
+        found = {finding.rule for finding in diagnose(evidence).findings}
+    finally:
+        shutil.rmtree(folder)
+    assert {"N09", "N23"} <= found

@@ -24,7 +24,7 @@ from atoll.readers.flight_recorder import read_flight_recorder
 from atoll.readers.folder import Found, Skipped, walk
 from atoll.readers.host_list import read_host_list
 from atoll.readers.ibstat import ports_in
-from atoll.readers.identify import Kind
+from atoll.readers.identify import HEAD_BYTES, Kind
 from atoll.readers.inspector import read_inspector
 from atoll.readers.kernel_log import KernelLogReader
 from atoll.readers.lspci import access_control_in
@@ -97,7 +97,8 @@ def gather(paths: Iterable[str | Path], *, progress: Callable[[int, int], None] 
 
     for item in found:
         try:
-            if item.kind is Kind.ENV_DUMP or not item.kind.is_text_lines:
+            small_environment = item.kinds == (Kind.ENV_DUMP,) and item.size_bytes <= HEAD_BYTES
+            if small_environment or not item.kind.is_text_lines:
                 _read_document(evidence, item)
                 advance(item.size_bytes)
             else:
@@ -197,8 +198,9 @@ def _read_others(evidence: Evidence, item: Found, others: Sequence[tuple[int, by
         ras = RasReader(name)
         _feed(ras, lines)
         evidence.ras.extend(ras.reports)
-    if Kind.NCCL_LOG in item.kinds or Kind.TORCH_LOG in item.kinds:
-        echo = EnvironmentReader(name, everything=False)
+    if {Kind.NCCL_LOG, Kind.TORCH_LOG, Kind.ENV_DUMP} & set(item.kinds):
+        # A job's log may begin with the job's environment; an echo in the middle must look like one.
+        echo = EnvironmentReader(name, everything=item.kind is Kind.ENV_DUMP)
         _feed(echo, lines)
         evidence.environment.extend(echo.variables)
     _read_by_kind(evidence, item, lines, blob, marks)
