@@ -6,7 +6,7 @@ skipped, saying so, where the real inputs are absent.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,8 +15,21 @@ from atoll.doctor.catalogue import RULES
 from atoll.doctor.finding import Severity
 from atoll.doctor.gather import gather
 from atoll.doctor.verdict import Status, Verdict, diagnose
-from doctor.corpus import LAUNCHERS, VERSIONS, Job, from_real, healthy
-from doctor.corpus_cases import CASES
+from doctor.corpus import (
+    LAUNCHERS,
+    SIZES,
+    VERSIONS,
+    Job,
+    bench_output,
+    from_real,
+    healthy,
+    ibstat,
+    near,
+    pairs_csv,
+    topo,
+    topology_xml,
+)
+from doctor.corpus_cases import CASES, H100, done, dumps
 
 
 def verdict_of(job: Job, folder: Path) -> Verdict:
@@ -120,4 +133,73 @@ def test_no_rule_fires_on_an_unchanged_real_log(kind: str, launcher: str, cases:
     job = from_real((cases / name).read_text(errors="replace"), was, launcher, was)
     verdict = verdict_of(job, tmp_path)
     assert not verdict.findings, verdict.summary
+    assert verdict.status is Status.HEALTHY
+
+
+def one_node_without_infiniband(job: Job) -> None:
+    """Everything that N02, N04, N05 and G01 look at, where none of it matters."""
+    job.drop(r"NET/IB")
+    job.replace(r"Using network .*", "Using network Socket")
+    for rank in job.ranks:
+        job.early(
+            rank, "NET/Socket : Using [0]eno1:10.0.0.1<0> [1]br-3c276cd5dbc3:172.28.0.1<0> [2]docker0:172.17.0.1<0>"
+        )
+        job.early(rank, "NET/IB : No device found.")
+        job.early(rank, "Failed to open libibverbs.so[.1]")
+        job.early(rank, "NET/Socket : GPU Direct RDMA Disabled for HCA 0 'eno1'")
+        job.early(rank, "NCCL_IB_DISABLE set by environment to 1")
+        job.early(rank, "NCCL_TOPO_FILE set by environment to /etc/topo.xml")
+
+
+def cloud_without_rdma(job: Job) -> None:
+    """Nodes that have nothing but Ethernet: no adapter anywhere is not a fault."""
+    one_node_without_infiniband(job)
+    job.drop(r"NET/Socket : |NCCL_IB_DISABLE")
+    job.replace(r"via NET/IB/0/GDRDMA", "via NET/Socket/0")
+    job.replace(r"GDR 1", "GDR 0")
+    for rank in job.ranks:
+        job.early(rank, "NET/Socket : Using [0]ens5:10.0.0.1<0>")
+
+
+def far_adapters_beside_a_near_one(job: Job) -> None:
+    """Each GPU has one near NIC and sees the others as too far: that is how it should be."""
+    for rank in job.ranks:
+        gpu = str(rank) if job.number >= (2, 24) else f"{0x1A + 0x10 * job.speakers[rank].dev:x}000"
+        job.early(rank, f"NET/IB : GPU Direct RDMA Disabled for GPU {gpu} / HCA 1 (distance 7 > 5)")
+        job.early(rank, f"NET/IB : GPU Direct RDMA Enabled for GPU {gpu} / HCA 0 (distance 4 <= 5)")
+
+
+def healthy_files(job: Job) -> None:
+    """Healthy outputs of every tool beside the log."""
+    job.extra["topo.txt"] = topo(8, "NV18", near).encode()
+    job.extra["topo.xml"] = topology_xml().encode()
+    job.extra["ibstat_gn01.txt"] = (ibstat() + ibstat(adapter="mlx5_1")).encode()
+    job.extra["ibstat_gn02.txt"] = (ibstat() + ibstat(adapter="mlx5_1")).encode()
+    job.extra["bench.txt"] = bench_output([(s, min(380.0, s / 2e6)) for s in SIZES], [("gn01", H100)] * 8).encode()
+    job.extra["pairs.csv"] = pairs_csv(8, lambda a, b: 23.0 + 0.1 * a).encode()
+    job.extra["env.sh"] = b"export NCCL_DEBUG=INFO\nexport NCCL_IB_HCA=mlx5_0,mlx5_1\nexport OMP_NUM_THREADS=8\n"
+    job.extra["dmesg.txt"] = (
+        b"[    1.000000] NVRM: loading NVIDIA UNIX x86_64 Kernel Module  550.54\n"
+        b"[    2.000000] mlx5_core 0000:4b:00.0 ib0: Link up\n"
+    )
+    dumps(job, lambda rank: [done(7), done(8)])
+
+
+@pytest.mark.parametrize(
+    ("nodes", "change"),
+    [
+        (1, one_node_without_infiniband),
+        (2, cloud_without_rdma),
+        (2, far_adapters_beside_a_near_one),
+        (2, healthy_files),
+    ],
+)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_no_rule_fires_on_what_only_looks_bad(
+    nodes: int, change: Callable[[Job], None], version: str, tmp_path: Path
+) -> None:
+    job = healthy(version, "srun", nodes)
+    change(job)
+    verdict = verdict_of(job, tmp_path)
+    assert not verdict.findings, [finding.what for finding in verdict.findings]
     assert verdict.status is Status.HEALTHY
