@@ -22,6 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "prove": ("atoll.cli.prove", "Prove a schedule, certify its order, count its bytes against the lower bounds."),
     "draw": ("atoll.cli.draw", "Draw a schedule as a space-time diagram, as text or SVG."),
     "explain": ("atoll.cli.explain", "Explain a term with worked numbers: busbw, alpha, all-reduce, ring, ..."),
+    "survive": ("atoll.cli.survive", "Plan for failures: checkpoint cadence, spares, goodput, and what each is worth."),
     "bench": ("atoll.cli.bench", "Measure a collective among real processes, in the columns of nccl-tests."),
     "launch": ("atoll.cli.launch", "Start N ranks of a script or command on this host."),
 }

@@ -21,11 +21,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from atoll.errors import SpecError
 from atoll.resilience.demand import at_least, positive
 from atoll.resilience.policies import Operation, usable_share
 
 MAX_CYCLES: Final = 20_000
 """Failures per run at most; a job that fails more often is simulated for less time, and the result says how long."""
+
+MAX_WORK: Final = 2_000_000_000
+"""Nodes looked at: runs x nodes that can be away x failures. About ten seconds."""
 
 Floats = NDArray[np.float64]
 Numbers = NDArray[np.int64]
@@ -61,7 +65,15 @@ def simulate(operation: Operation, duration_s: float, runs: int = 200, seed: int
     at_least(seed, 0, "seed")
     loses_nodes = any(kind.nodes and kind.share for kind in operation.kinds)
     warm_up_s = 5 * operation.repair_s if loses_nodes else 0.0
-    duration_s = min(duration_s, MAX_CYCLES * operation.mtbf_s)
+    nodes_away = operation.repair_s * sum(loss.nodes * loss.per_s for loss in operation.losses)
+    per_failure = runs * (1 + (nodes_away if operation.shrink else min(nodes_away, operation.spares)))
+    allowed = min(MAX_CYCLES, MAX_WORK / per_failure - warm_up_s / operation.mtbf_s)
+    if allowed < 1:
+        raise SpecError(
+            f"simulation: {runs} runs with about {nodes_away:,.0f} nodes in repair at a time take too long; "
+            "use fewer runs (0: none)"
+        )
+    duration_s = min(duration_s, allowed * operation.mtbf_s)
     world = _Runs(operation, runs, np.random.Generator(np.random.PCG64(seed)))
     work, time = np.zeros(runs), np.zeros(runs)
     failures = 0

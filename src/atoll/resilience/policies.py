@@ -91,15 +91,20 @@ def _waiting(operation: Operation, running: Goodput) -> Goodput:
 
 def _shrinking(operation: Operation, running: Goodput) -> Goodput:
     """Nothing ever waits, so the number of nodes away is not cut off: a (compound) Poisson number."""
-    nodes = sum(loss.nodes * loss.per_s for loss in operation.losses)
+    lost = math.fsum(kind.share * kind.nodes for kind in operation.kinds)
     largest = max((loss.nodes for loss in operation.losses), default=1)
-    mean = nodes * operation.repair_s
-    probabilities = away(operation.losses, operation.repair_s, int(mean + 12 * math.sqrt(mean * largest)) + 30)
-    # A node is taken back where the job lacked it, which is as often as it fails with all spares away; those that
-    # return while the job stands still cost no stop of their own.
-    lacking = math.fsum(probabilities[operation.spares :])
-    stops = nodes * operation.cycle_s * lacking * operation.mtbf_s / operation.cycle_s
-    stopped = stops * operation.rejoin_s / (operation.cycle_s + stops * operation.rejoin_s)
+    stops = 0.0
+    # Stops lengthen the cycle, which makes failures and so stops rarer: a few rounds settle it.
+    for _ in range(6):
+        cycle_s = operation.cycle_s + stops * operation.rejoin_s
+        slower = operation.cycle_s / cycle_s
+        losses = [Loss(loss.nodes, loss.per_s * slower) for loss in operation.losses]
+        mean = lost / cycle_s * operation.repair_s
+        probabilities = away(losses, operation.repair_s, int(mean + 12 * math.sqrt(mean * largest)) + 30)
+        # A node is taken back where the job lacked it, which is as often as it fails with all spares away; those that
+        # return while the job stands still cost no stop of their own.
+        stops = lost * math.fsum(probabilities[operation.spares :]) * operation.mtbf_s / cycle_s
+    stopped = 1 - slower
     speed = math.fsum(p * usable_share(operation, k) for k, p in enumerate(probabilities))
     slowed = _scaled(running, 1 - stopped)
     return msgspec.structs.replace(

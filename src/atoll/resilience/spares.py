@@ -94,7 +94,7 @@ def spares_for(losses: Sequence[Loss], repair_s: float, availability: float) -> 
         if high > MAX_SPARES:
             raise SpecError(
                 f"spares: more than {MAX_SPARES} would be needed; so many nodes fail in one repair time "
-                "that spares cannot help"
+                "that spares cannot help; say how many there are, or shrink"
             )
     while high - low > 1:
         middle = (low + high) // 2
