@@ -1,17 +1,21 @@
 """When the world goes wrong: ranks that disagree, die, leave or never come, among real processes."""
 
 import contextlib
+import gc
+import multiprocessing
 import os
 import signal
+import threading
 import time
 from typing import Any
 
 import numpy as np
 import pytest
-from ranks import outcomes_of, run_ranks
+from ranks import free_port, outcomes_of, run_ranks
 
 from atoll.errors import AtollError, CollectiveMismatch, CollectiveTimeout, PeerLost, SpecError
 from atoll.runtime.communicator import Communicator
+from atoll.runtime.start import init
 
 
 def caught(call: Any) -> tuple[str, str, tuple[int, ...], float]:
@@ -190,13 +194,148 @@ def test_a_wait_that_runs_out_does_not_end_the_collective() -> None:
 
 def raises_inside(comm: Communicator) -> Any:
     array = np.full(4, 1e308)
-    with np.errstate(over="raise"):
-        try:
-            comm.all_reduce(array)
-        except FloatingPointError as error:
-            return str(error)
-    return "nothing"
+    other = comm.split(0)
+    assert other is not None
+    comm.barrier()
+    try:
+        with np.errstate(over="raise" if comm.rank == 1 else "ignore"):
+            comm.all_reduce(array, algorithm="ring")
+        # A rank whose part was done before the other one gave up learns of it in its next call.
+        comm.barrier()
+    except (FloatingPointError, AtollError) as error:
+        first = type(error).__name__, str(error), getattr(error, "culprits", ())
+    else:
+        first = "nothing", "", ()
+    # Another communicator of the same processes is as good as before.
+    return first, caught(comm.barrier)[:3], other.all_reduce(np.ones(1)).tolist()
 
 
-def test_what_an_operation_raises_comes_out_of_the_call() -> None:
-    assert all("overflow" in text for text in run_ranks(2, raises_inside))
+def test_what_an_operation_raises_comes_out_of_the_call_and_is_told_to_the_others() -> None:
+    outcomes = run_ranks(3, raises_inside)
+    for rank, (first, again, others) in enumerate(outcomes):
+        assert others == [3.0]
+        if rank == 1:
+            assert first[0] == FloatingPointError.__name__
+            assert "overflow" in first[1]
+            assert again[0] == SpecError.__name__
+            assert "interrupted by FloatingPointError" in again[1]
+        else:
+            assert first[0] == again[0] == PeerLost.__name__
+            assert first[2] == again[2] == (1,)
+            assert "gave up all_reduce" in first[1]
+
+
+# -- ranks that end their part -------------------------------------------------------------------------------------
+
+
+def open_files() -> list[str]:
+    """What the process has open that a world could have left behind."""
+    found = []
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            found.append(os.readlink(f"/proc/self/fd/{fd}"))
+    return sorted(name.split(":")[0] for name in found if name.startswith(("socket:", "anon_inode:")))
+
+
+def leaves_nothing(comm: Communicator, how: str) -> Any:
+    part = comm.split(0)
+    assert part is not None
+    work = comm.all_reduce(np.ones(1000), async_op=True)
+    part.all_reduce(np.ones(3), algorithm="ring")
+    comm.send(np.ones(2), 1) if comm.rank == 0 else comm.recv(np.ones(2), 0)
+    work.wait()
+    pending = None
+    if how == "in flight":
+        pending = part.all_reduce(np.ones(10), async_op=True) if comm.rank == 0 else None
+    if how == "after an error":
+        with contextlib.suppress(AtollError):
+            comm.all_reduce(np.ones(2 + comm.rank))
+            comm.barrier()
+    comm.close()
+    comm.close()
+    ended = None if pending is None else caught(pending.wait)[:2]
+    late = [
+        caught(part.barrier)[:2],
+        caught(comm.barrier)[:2],
+        caught(lambda: comm.send(np.ones(1), 1 - comm.rank))[:2],
+    ]
+    return threading.active_count(), ended, late
+
+
+@pytest.mark.parametrize("how", ["in order", "in flight", "after an error"])
+def test_close_leaves_no_thread_and_ends_what_is_in_flight(how: str) -> None:
+    for rank, (threads, ended, late) in enumerate(run_ranks(2, leaves_nothing, how)):
+        assert threads == 1
+        assert [kind for kind, _ in late] == [SpecError.__name__] * 3
+        assert all("closed" in message for _, message in late)
+        if how == "in flight" and rank == 0:
+            # Whoever closes first: we, or the one that we wait for.
+            assert ended[0] in (SpecError.__name__, PeerLost.__name__)
+            assert "closed" in ended[1]
+
+
+def joins_and_leaves(environ: dict[str, str]) -> None:
+    before = open_files()
+    for number in range(3):
+        address, port = environ["ATOLL_RENDEZVOUS"].rsplit(":", 1)
+        comm = init(timeout=20, environ={**environ, "ATOLL_RENDEZVOUS": f"{address}:{int(port) + number}"})
+        part = comm.split(0)
+        assert part is not None
+        comm.all_reduce(np.ones(1000), async_op=True).wait()
+        part.all_reduce(np.ones(3), algorithm="ring")
+        comm.close()
+        del comm, part
+        gc.collect()
+    assert open_files() == before
+    assert threading.active_count() == 1
+
+
+def test_a_process_may_join_again_and_leaves_no_descriptor_behind() -> None:
+    context = multiprocessing.get_context("forkserver")
+    base = {"ATOLL_WORLD_SIZE": "2", "ATOLL_RENDEZVOUS": f"127.0.0.1:{free_port()}", "ATOLL_SECRET": "s" * 32}
+    processes = [context.Process(target=joins_and_leaves, args=({**base, "ATOLL_RANK": str(r)},)) for r in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+        process.kill()
+    assert [process.exitcode for process in processes] == [0, 0]
+
+
+def a_forked_child_closes(comm: Communicator) -> Any:
+    work = comm.all_reduce(np.ones(10), async_op=True)
+    work.wait()
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        got = caught(lambda: comm.all_reduce(np.ones(10)))
+        comm.close()
+        os.write(writing, f"{got[0]}: {got[1]}".encode())
+        os._exit(0)
+    os.close(writing)
+    said = os.read(reading, 1000).decode()
+    os.waitpid(child, 0)
+    # The connections that the child has let go of still carry ours, asleep in epoll or not.
+    if comm.rank == 0:
+        time.sleep(0.3)
+    total = comm.all_reduce(np.ones(300_000)).sum()
+    return said, total
+
+
+def test_a_forked_child_is_no_rank_and_does_not_disturb_its_parent() -> None:
+    for said, total in run_ranks(2, a_forked_child_closes):
+        assert said.startswith("SpecError: this process was forked")
+        assert total == 600_000
+
+
+def closes_in_a_signal_handler(comm: Communicator) -> Any:
+    if comm.rank == 0:
+        signal.signal(signal.SIGALRM, lambda *_: comm.close())
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+    return caught(lambda: comm.recv(np.ones(1), 1) if comm.rank == 0 else time.sleep(1.0))
+
+
+def test_a_signal_handler_may_close_while_a_collective_waits() -> None:
+    first, _ = run_ranks(2, closes_in_a_signal_handler)
+    assert first[0] == SpecError.__name__
+    assert "closed" in first[1]

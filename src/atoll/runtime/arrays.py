@@ -21,7 +21,14 @@ NOTHING: Bytes = np.zeros(0, dtype=np.uint8)
 
 def as_input(what: str, array: npt.ArrayLike) -> Array:
     """``array`` as a C-contiguous, aligned array; itself where it is one. ``SpecError`` for what cannot travel."""
-    given = np.asarray(array)
+    if isinstance(array, np.ma.MaskedArray):
+        raise SpecError(
+            f"{what}: masked arrays are not supported, their mask would be lost: expected array.filled(...)"
+        )
+    try:
+        given = np.asarray(array)
+    except (TypeError, ValueError) as error:
+        raise SpecError(f"{what}: expected an array or what makes one, got {type(array).__name__}: {error}") from None
     if given.dtype.hasobject or given.dtype.itemsize == 0:
         raise SpecError(f"{what}: dtype {given.dtype} cannot be sent: expected numbers of a fixed size")
     flags = given.flags
@@ -34,6 +41,10 @@ def as_output(what: str, out: object, dtype: np.dtype[Any], size: int) -> Array:
     """``out``, checked: an array of ``size`` elements of ``dtype`` that may be written."""
     if not isinstance(out, np.ndarray):
         raise SpecError(f"{what}: out: expected a NumPy array, got {type(out).__name__}")
+    if isinstance(out, np.ma.MaskedArray):
+        raise SpecError(
+            f"{what}: out: masked arrays are not supported: expected out.data, with the mask as it shall be"
+        )
     if out.dtype != dtype:
         raise SpecError(f"{what}: out: expected dtype {dtype}, got {out.dtype}")
     if out.size != size:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
+from numbers import Real
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from atoll.errors import AtollError, SpecError
+from atoll.errors import SpecError, WorldError
 from atoll.runtime.arrays import NOTHING, Array, Bytes, flat_bytes
 from atoll.runtime.descriptor import CallDescriptor
 from atoll.runtime.endpoint import ConnectionKey
@@ -64,13 +65,14 @@ class Caller:
 
     def check(self, timeout: float | None) -> float:
         """The deadline of a call in seconds; raises what has ended this caller."""
-        error = self.error or self.process.control.failure(self.identity)
+        error = self._ended() or self.process.control.failure(self.identity)
         if error is not None:
-            raise error
+            # Without the places where it was raised before, which hold on to the arrays of those calls.
+            raise error.with_traceback(None)
         timeout_s = self.timeout_s if timeout is None else timeout
-        if not timeout_s > 0:
-            raise SpecError(f"timeout: expected more than 0 seconds, got {timeout_s}")
-        return timeout_s
+        if not isinstance(timeout_s, Real) or not timeout_s > 0:
+            raise SpecError(f"timeout: expected more than 0 seconds, got {timeout_s!r}")
+        return float(timeout_s)
 
     def call(
         self, collective: str, plan: Plan, source: Array | None, target: Array | None, dtype: np.dtype[Any], *,
@@ -87,13 +89,28 @@ class Caller:
             None if reduction is None else reduction.name, root, plan.algorithm,
         )  # fmt: skip
         self._sequence += 1
-        deadline = time.monotonic() + timeout_s
-        self.process.control.enter(call)
         try:
-            links = self._links_for(call, program.lanes, timeout_s, deadline)
+            self.process.control.enter(call)
+            task = self._task(call, plan, (source, target), dtype, reduction, timeout_s, async_op, finish)
+            self.process.progress.submit(task)
+            if async_op:
+                return Work(self.process.progress, task, result)
+            self.process.progress.wait(task)
         except BaseException as error:
             self._give_up(call, error)
             raise
+        if task.error is not None:
+            raise task.error.with_traceback(None)
+        return result
+
+    def _task(
+        self, call: CallDescriptor, plan: Plan, arrays: tuple[Array | None, Array | None], dtype: np.dtype[Any],
+        reduction: Reduction | None, timeout_s: float, asynchronous: bool, finish: Callable[[], None] | None,
+    ) -> Task:  # fmt: skip
+        """What ``Progress`` is to move, with its connections made."""
+        program = plan.program
+        deadline = time.monotonic() + timeout_s
+        links = self._links_for(call, program.lanes, timeout_s, deadline)
         scratch = self._scratch.take(program.scratch_bytes)
 
         def staging(lane: Lane) -> Bytes:
@@ -106,24 +123,9 @@ class Caller:
             if finish is not None:
                 finish()
 
-        buffers = (
-            NOTHING if source is None else flat_bytes(source),
-            NOTHING if target is None else flat_bytes(target),
-            scratch,
-        )
-        machine = Machine(program, buffers, dtype, reduction, staging)
-        task = Task(call, machine, links, self.world_ranks, timeout_s, deadline, async_op, on_finish)
-        self.process.progress.submit(task)
-        if async_op:
-            return Work(self.process.progress, task, result)
-        try:
-            self.process.progress.wait(task)
-        except BaseException as error:
-            self._give_up(call, error)
-            raise
-        if task.error is not None:
-            raise task.error
-        return result
+        source, target = (NOTHING if array is None else flat_bytes(array) for array in arrays)
+        machine = Machine(program, (source, target, scratch), dtype, reduction, staging)
+        return Task(call, machine, links, self.world_ranks, timeout_s, deadline, asynchronous, on_finish)
 
     def release(self, error: BaseException) -> None:
         """End what is in flight with ``error`` and close all connections."""
@@ -137,10 +139,14 @@ class Caller:
         self.release(SpecError("the communicator is closed"))
         self.process.control.unregister(self.identity)
 
+    def _ended(self) -> BaseException | None:
+        """What has ended this caller here: closed, or interrupted."""
+        return self.error or self.process.progress.failure(self.identity)
+
     def _give_up(self, call: CallDescriptor, error: BaseException) -> None:
         """A collective was interrupted here: no later call can be right, and the others must not wait for us."""
-        if isinstance(error, AtollError):
-            self.release(error)
+        if isinstance(error, WorldError):
+            self.release(error)  # the control plane has found it, and tells all
         else:
             self.process.control.abandon(call.communicator_id, call.sequence, f"{type(error).__name__}: {error}")
             self.release(SpecError(f"an earlier collective was interrupted by {type(error).__name__}: {error}"))
@@ -155,7 +161,9 @@ class Caller:
             if lane.peer != LOCAL and (lane.peer, lane.channel) not in self._links
         }
         if missing:
-            for key, connection in self.process.connect(call, sorted(missing), timeout_s, deadline).items():
+            for key, connection in self.process.connect(
+                call, sorted(missing), timeout_s, deadline, self._ended
+            ).items():
                 count = self.counts.setdefault(key.peer, ByteCount())
                 link = Link(connection, key.peer, key.channel, SEGMENT_BYTES, count)
                 self._links[ranks.index(key.peer), key.channel] = link

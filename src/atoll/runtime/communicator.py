@@ -8,8 +8,14 @@ a new array is returned and the input is left alone; ``out=array`` itself is in 
 ``timeout``    seconds until ``CollectiveTimeout``, the communicator's own by default; never without end
 
 Ranks must make the same calls in the same order. Where they do not, every rank gets ``CollectiveMismatch`` with who
-called what; a rank that is gone is ``PeerLost`` on all others. After such an error the communicator is of no more
-use: later calls raise the same error. One thread at a time may call a communicator.
+called what; a rank that is gone is ``PeerLost`` on all others. A rank whose own part was done before that was known
+(the root of a broadcast that has only sent, say) has returned by then, and raises in its next call: a collective that
+has returned says that this rank's output is right, not that the others have theirs; ``barrier`` says that.
+
+After such an error the communicator is of no more use: later calls raise the same error, and what the failed calls
+would have written is undefined. The same holds where a call is interrupted, by Ctrl-C or by what an operation raises:
+the other ranks get ``PeerLost`` with this rank as the culprit. One thread at a time may call a communicator;
+different communicators may be called by different threads.
 """
 
 from __future__ import annotations
@@ -17,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import copy
 from math import prod
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -76,6 +83,9 @@ class Communicator:
 
         Where N divides the first axis, the block is a part of that axis. Else it is one-dimensional: the rank's part
         of the flattened array, the first blocks one element longer where N does not divide its size.
+
+        In place, ``out`` is that part of ``array`` itself, and the rest of ``array`` is left undefined: algorithms
+        keep partial results there.
         """
         source = as_input("reduce_scatter", array)
         size = int(balanced(source.size, self.world_size)[self.rank])
@@ -102,7 +112,7 @@ class Communicator:
         timeout: float | None = None,
     ) -> Any:  # fmt: skip
         """The root's ``array`` in every rank's ``array``, in place; ``array`` is returned."""
-        self._check_root("broadcast", root)
+        root = self._check_root("broadcast", root)
         timeout_s = self._check(timeout)
         result = as_output("broadcast", array, _dtype_of(array), np.size(array)) if self.rank != root else array
         source = as_input("broadcast", array)
@@ -118,7 +128,7 @@ class Communicator:
         algorithm: AlgorithmLike = "auto", async_op: bool = False, timeout: float | None = None,
     ) -> Any:  # fmt: skip
         """The reduction of every rank's ``array`` at the root; ``None`` elsewhere, where ``out`` is not looked at."""
-        self._check_root("reduce", root)
+        root = self._check_root("reduce", root)
         source = as_input("reduce", array)
         return self._start("reduce", source, out, source.shape, source.size, op, root, algorithm, async_op,
                            timeout, has_output=self.rank == root)  # fmt: skip
@@ -137,7 +147,7 @@ class Communicator:
         async_op: bool = False, timeout: float | None = None,
     ) -> Any:  # fmt: skip
         """Every rank's ``array``, one after the other along the first axis, at the root; ``None`` elsewhere."""
-        self._check_root("gather", root)
+        root = self._check_root("gather", root)
         source = as_input("gather", array)
         return self._start("gather", source, out, _joined_shape(source.shape, self.world_size),
                            source.size * self.world_size, None, root, algorithm, async_op, timeout,
@@ -151,7 +161,7 @@ class Communicator:
 
         N must divide the size of the root's array.
         """
-        self._check_root("scatter", root)
+        root = self._check_root("scatter", root)
         if self.rank != root:
             if array is not None or out is None:
                 raise SpecError(
@@ -188,13 +198,13 @@ class Communicator:
 
     def send(self, array: npt.ArrayLike, dst: int, *, async_op: bool = False, timeout: float | None = None) -> Any:
         """Send ``array`` to rank ``dst``, which calls ``recv``; returns once the memory may be used again."""
-        self._check_peer("send", dst)
+        dst = self._check_peer("send", dst)
         source = as_input("send", array)
         return self._transfer(self.rank, dst, source, async_op, timeout)
 
     def recv(self, array: Array, src: int, *, async_op: bool = False, timeout: float | None = None) -> Any:
         """Fill ``array`` with what rank ``src`` sends: the same dtype and size; ``array`` is returned."""
-        self._check_peer("recv", src)
+        src = self._check_peer("recv", src)
         out = as_output("recv", array, _dtype_of(array), np.size(array))
         return self._transfer(src, self.rank, out, async_op, timeout)
 
@@ -203,10 +213,14 @@ class Communicator:
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """A communicator of the ranks that gave the same ``color``, ordered by (key, rank); ``None`` for no color.
 
-        A collective: every rank calls it. ``color`` is at least 0.
+        A collective: every rank calls it. ``color`` is at least 0. Closing this communicator does not close those
+        split from it, but closing the world's ends them all.
         """
-        if color is not None and color < 0:
-            raise SpecError(f"split: expected a color of at least 0, or None, got {color}")
+        key = _whole("split: key", key)
+        if color is not None:
+            color = _whole("split: color", color)
+            if color < 0:
+                raise SpecError(f"split: expected a color of at least 0, or None, got {color}")
         mine = np.array([-1 if color is None else color, key], dtype=np.int64)
         everyone = self.all_gather(mine).reshape(self.world_size, 2).tolist()
         self._splits += 1
@@ -259,7 +273,11 @@ class Communicator:
             result = np.empty(shape, dtype) if out is None else as_output(collective, out, dtype, size)
             target = contiguous_stand_in(result)
             if out is not None and np.may_share_memory(source, result):
-                in_place = target is result and self._is_in_place(collective, root, length, source, target)
+                in_place = (
+                    target is result
+                    and source.flags.writeable
+                    and self._is_in_place(collective, root, length, source, target)
+                )
                 if not in_place:
                     source = source.copy()
         plan = self._plans.plan(collective, algorithm, root, in_place, length, dtype.itemsize)
@@ -288,13 +306,14 @@ class Communicator:
         return finish
 
     def _transfer(self, src: int, dst: int, array: Array, async_op: bool, timeout: float | None) -> Any:
-        timeout_s = self._check(timeout)
+        self._check(timeout)
         pair = self._pairs.get((src, dst))
         if pair is None:
             ends = (self._caller.world_ranks[src], self._caller.world_ranks[dst])
             identity = derive_id(self._caller.identity, "send", src, dst)
             pair = Caller(self._caller.process, identity, ends, self._caller.timeout_s, self._caller.counts)
             self._pairs[src, dst] = pair
+        timeout_s = pair.check(timeout)
         sends = self.rank == src
         target = array if sends else contiguous_stand_in(array)
         plan = transfer_plan(pair.rank, array.size, array.dtype.itemsize)
@@ -335,15 +354,30 @@ class Communicator:
             )
         return out.size
 
-    def _check_root(self, what: str, root: int) -> None:
+    def _check_root(self, what: str, root: int) -> int:
+        root = _whole(f"{what}: root", root)
         if not 0 <= root < self.world_size:
             raise SpecError(f"{what}: expected a root between 0 and {self.world_size - 1}, got {root}")
+        return root
 
-    def _check_peer(self, what: str, peer: int) -> None:
+    def _check_peer(self, what: str, peer: int) -> int:
+        peer = _whole(f"{what}: rank", peer)
         if not 0 <= peer < self.world_size or peer == self.rank:
             raise SpecError(
                 f"{what}: expected another rank between 0 and {self.world_size - 1} than {self.rank} itself, got {peer}"
             )
+        return peer
+
+
+def _whole(what: str, number: int) -> int:
+    """``number``, of any integer type, as an ``int`` that fits in 64 bits."""
+    try:
+        whole = index(number)
+    except TypeError:
+        raise SpecError(f"{what}: expected a whole number, got {number!r}") from None
+    if not -(1 << 63) <= whole < 1 << 63:
+        raise SpecError(f"{what}: expected a number of 64 bits, got {whole}")
+    return whole
 
 
 def _dtype_of(array: object) -> np.dtype[Any]:

@@ -5,6 +5,8 @@ sides. Each begins with a header of 16 bytes, its sequence number and the finger
 call that the other side did not make are never taken for data. A header travels with its first payload, in one
 system call on both sides.
 
+A header that is another call's is the last thing that is read from a connection.
+
 Readiness is edge-triggered: a link remembers that its socket is readable or writable until a short transfer shows
 that it no longer is.
 """
@@ -32,7 +34,7 @@ class Pumped(Enum):
 
     IDLE = "nothing could be done"
     MOVED = "bytes were moved; pump again"
-    FOREIGN = "the header is of another call"
+    FOREIGN = "the header is of another call; nothing more is read"
     BROKEN = "the connection has ended"
 
 
@@ -72,7 +74,7 @@ class Link:
         self.writable = True
         self.hung_up = False
         self.broken = ""
-        self.foreign_sequence = -1
+        self.foreign_sequence = -1  # of the call whose header has come where another one was due
         self.queued = False
         self.incoming: deque[_Stream] = deque()
         self.outgoing: deque[_Stream] = deque()
@@ -110,6 +112,8 @@ class Link:
             self.writable = False
             return Pumped.IDLE
         except OSError as error:
+            # What the other side sent before it closed may still be read.
+            self.writable = False
             self.broken = error.strerror or str(error)
             return Pumped.BROKEN
         if sent < sum(map(len, views)):
@@ -128,7 +132,7 @@ class Link:
 
     def pump_in(self) -> Pumped:
         """Receive what is wanted and there, in one system call."""
-        if not self.incoming or not self.readable:
+        if not self.incoming or not self.readable or self.foreign_sequence >= 0:
             return Pumped.IDLE
         stream = self.incoming[0]
         machine = stream.task.machine
@@ -149,9 +153,11 @@ class Link:
             self.readable = False
             return Pumped.IDLE
         except OSError as error:
+            self.readable = False
             self.broken = error.strerror or str(error)
             return Pumped.BROKEN
         if got == 0:
+            self.readable = False
             self.broken = "closed by the other side"
             return Pumped.BROKEN
         if got < wanted and not self.hung_up:

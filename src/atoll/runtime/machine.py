@@ -60,7 +60,7 @@ class Machine:
         reduction: Reduction | None,
         staging: Callable[[Lane], Bytes],
     ) -> None:
-        """``staging(lane)`` gives an incoming lane's segment, a multiple of 16 bytes; asked for only if it reduces."""
+        """``staging(lane)`` gives an incoming lane's segment, of whole elements; asked for only if it reduces."""
         for name, array, num_bytes in zip(
             ("input", "output", "scratch"),
             buffers,
@@ -83,6 +83,8 @@ class Machine:
         for cursor in self._cursors:
             if cursor.lane.incoming and any(operation.operand is not None for operation in cursor.operations):
                 segment = staging(cursor.lane)
+                if len(segment) == 0 or len(segment) % dtype.itemsize:
+                    raise InternalError(f"{program.name}: a segment of {len(segment)} bytes holds no whole {dtype}s")
                 cursor.staging = segment.data
                 cursor.staged = segment.view(dtype)
 
@@ -195,6 +197,10 @@ class Machine:
             if lane.peer != LOCAL
             for operation in lane.operations
         )
+
+    def position(self) -> int:
+        """A number that grows with every byte moved."""
+        return sum(self._marks)
 
     def unfinished(self) -> list[tuple[Lane, int, int]]:
         """For a story: lanes with work left, the step they are in, and the bytes they have still to move."""

@@ -20,6 +20,7 @@ from atoll.schedule.table import Schedule
 
 AlgorithmLike = str | Schedule | ProvenSchedule
 MAX_PROGRAMS = 1024
+MAX_GIVEN = 64  # schedules of the caller's own
 
 
 class Plan(msgspec.Struct, frozen=True, eq=False):
@@ -75,6 +76,11 @@ class Plans:
             schedule = algorithm.schedule if isinstance(algorithm, ProvenSchedule) else algorithm
             if not isinstance(schedule, Schedule):
                 raise SpecError(f"algorithm: expected a name or a Schedule, got {type(algorithm).__name__}")
+            if len(self._given) >= MAX_GIVEN:
+                # A caller who makes a schedule for each call. Plans go with the objects whose ids they are kept under.
+                self._given.clear()
+                self._plans.clear()
+                self._proven.clear()
             # The object is kept, so that its id stays its own.
             known = (algorithm, f"{schedule.name}#{schedule.fingerprint()[:12]}")
             self._given[id(algorithm)] = known

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from socket import socket
 
-from atoll.errors import PeerLost
+from atoll.errors import PeerLost, SpecError
 from atoll.runtime.control import Control
 from atoll.runtime.descriptor import CallDescriptor
 from atoll.runtime.endpoint import ConnectionKey, Endpoint
 from atoll.runtime.membership import Membership
 from atoll.runtime.progress import QUIET_S, Progress
+
+PATIENCE_S = 5.0
 
 
 class Process:
@@ -29,11 +31,17 @@ class Process:
         self.closed = False
 
     def connect(
-        self, call: CallDescriptor, keys: Sequence[ConnectionKey], timeout_s: float, deadline: float
+        self,
+        call: CallDescriptor,
+        keys: Sequence[ConnectionKey],
+        timeout_s: float,
+        deadline: float,
+        ended: Callable[[], BaseException | None],
     ) -> Mapping[ConnectionKey, socket]:
         """Connections ``keys``, which ``call`` needs; the higher rank of each pair opens it, the other one waits.
 
-        Raises what the control plane finds while waiting, ``CollectiveTimeout`` at the deadline (monotonic seconds).
+        Raises what the control plane finds while waiting, ``CollectiveTimeout`` at the deadline (monotonic seconds),
+        or what ``ended`` says: the communicator may be closed by a signal handler, say.
         """
         arrived = threading.Event()
         ready: dict[ConnectionKey, socket] = {}
@@ -41,7 +49,8 @@ class Process:
         try:
             for key in keys:
                 if self.membership.rank > key.peer:
-                    self.endpoint.open(key, deadline)
+                    # Should the peer not answer, our own deadline comes first, with a verdict for all ranks.
+                    self.endpoint.open(key, deadline + PATIENCE_S)
             asked = False
             while True:
                 arrived.clear()
@@ -54,7 +63,7 @@ class Process:
                         self.control.disconnected(call.communicator_id, key.peer, str(unreachable))
                 if len(ready) == len(keys):
                     return ready
-                failure = self.control.failure(call.communicator_id)
+                failure = ended() or self.control.failure(call.communicator_id)
                 if failure is not None:
                     raise failure
                 absent = [key.peer for key in keys if key not in ready]
@@ -77,6 +86,6 @@ class Process:
         """Say goodbye to the others and release everything."""
         if not self.closed:
             self.closed = True
-            self.progress.close()
+            self.progress.close(SpecError("the world's communicator is closed"))
             self.control.close()
             self.endpoint.close()

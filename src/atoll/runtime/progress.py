@@ -1,12 +1,18 @@
 """What moves the bytes of one process: an epoll loop that some thread drives, all communicators in one.
 
-Exactly one thread at a time is the **driver**; only it touches links and machines. A thread that waits for a
-collective drives until its own is finished, so a synchronous call costs no thread switch. Asynchronous collectives
-are driven by a background thread while nobody waits; a waiting caller takes the wheel from it. New tasks go through
-an inbox, so that submitting never waits for the driver.
+Exactly one thread at a time is the **driver**, which is said to have the wheel; only it touches links and machines.
+A thread that waits for a collective drives until its own is finished, so a synchronous call costs no thread switch.
+Asynchronous collectives are driven by a background thread while nobody waits; a waiting caller takes the wheel from
+it. Everything that is to be started or ended goes through an inbox, so that submitting never waits for the driver.
 
 The driver yields the processor a few times before it sleeps in epoll: on a machine with a core for every rank the
 answer is usually there at once, and with fewer the core goes to a rank that has something to do.
+
+**Interruptions.** An exception may come out of an operation, or out of nowhere (Ctrl-C, a signal handler). Where it
+meets a machine on the move, that machine's communicator ends, and the other ranks are told. While the driver waits
+for events nothing is in the making, so only its own wait ends; and a signal handler of the driver's thread may even
+drive (``close`` a communicator, say). Anywhere else in the loop, everything in flight ends. What may have been missed,
+edges among it, is looked for anew.
 """
 
 from __future__ import annotations
@@ -15,41 +21,53 @@ import os
 import select
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 
+from atoll.errors import SpecError
 from atoll.runtime.control import Control
 from atoll.runtime.link import Link, Pumped
 from atoll.runtime.task import Task
 from atoll.runtime.wakeup import Wakeup
 
 SPINS = 30
-QUIET_S = 0.1  # without any event for so long, the control plane compares notes
+QUIET_S = 0.1  # a collective that has not moved for about so long compares notes
+LOOK_S = QUIET_S / 2  # between two looks at who has moved
+REST_S = 0.5  # the same where nobody is left to be looked at
 TURNS_PER_CLOCK = 256  # busy turns between two looks at the clock
 LOCAL_MOVE_BYTES = 1 << 20
+JOIN_S = 5.0  # for the background thread, which ends in microseconds
 _EDGES = select.EPOLLIN | select.EPOLLOUT | select.EPOLLRDHUP | select.EPOLLET
 
 
 class Progress:
-    """One per process. ``submit`` a task, then ``wait`` for it."""
+    """One per process. ``submit`` a task, then ``wait`` for it. ``ended`` is what ended all of it, None so far."""
 
     def __init__(self, control: Control) -> None:
         self._control = control
         self._epoll = select.epoll()
+        # Other threads may be about to set it at any time, so it is closed with its last reference.
         self.wakeup = Wakeup()
         self._epoll.register(self.wakeup.fileno(), select.EPOLLIN)
+        self.ended: BaseException | None = None
         self._links: dict[int, Link] = {}
         self._inbox: deque[Callable[[], None]] = deque()
         self._tasks: list[Task] = []
+        self._broken: dict[int, BaseException] = {}  # communicators that were interrupted in here
         self._ready: deque[Link] = deque()
         self._moving: deque[Task] = deque()
+        self._look_at = 0.0
         self._turn = threading.Condition()
-        self._driver = ""
+        self._driver = 0  # the thread that has the wheel; 0: none
+        self._amid = False  # the driver is amid something, not waiting for events
         self._waiters = 0
-        self._yield_wheel = False
         self._background: threading.Thread | None = None
+        self._background_drives = False
+        self._yield_wheel = False
         self._closed = False
+        os.register_at_fork(after_in_child=partial(_after_fork, weakref.ref(self)))
 
     def add_link(self, link: Link) -> None:
         """Watch a connection."""
@@ -63,49 +81,43 @@ class Progress:
 
     def wait(self, task: Task, deadline: float | None = None) -> bool:
         """Drive until ``task`` is finished or ``deadline`` (monotonic seconds) has passed; whether it is finished."""
-        while not task.finished:
-            if not self._take_wheel(task, deadline):
-                break
-            try:
-                self._drive(lambda: task.finished, deadline)
-            finally:
-                self._leave_wheel()
-            if deadline is not None and time.monotonic() >= deadline:
-                break
+        self._drive_until(lambda: task.finished, deadline)
         return task.finished
+
+    def failure(self, communicator_id: int) -> BaseException | None:
+        """What has ended a communicator here, if anything has; the control plane's verdicts are not among it."""
+        return self.ended or self._broken.get(communicator_id)
 
     def fail(self, communicator_id: int, error: BaseException, links: list[Link]) -> None:
         """End a communicator: its tasks finish with ``error``, its links close. Returns when no memory is in use."""
-        done = threading.Event()
 
         def end() -> None:
             self._fail_tasks(communicator_id, error)
             for link in links:
                 self._forget(link)
-            done.set()
 
-        self._post(end)
-        with self._turn:
-            idle = not self._driver
-        if idle and self._take_wheel(None, None):
-            try:
-                self._drain_inbox()
-            finally:
-                self._leave_wheel()
-        done.wait()
+        self._do(end)
 
-    def close(self) -> None:
-        """Stop the background thread and release everything."""
-        with self._turn:
+    def close(self, error: BaseException) -> None:
+        """Finish what is in flight with ``error``, refuse what comes after it, and release everything."""
+        if self.ended is not None:
+            return
+        self.ended = error
+
+        def end() -> None:
+            for task in list(self._tasks):
+                self._drop(task, error)
+            for link in list(self._links.values()):
+                self._forget(link)
             self._closed = True
+
+        self._do(end)
+        with self._turn:
             self._turn.notify_all()
-        self.wakeup.set()
         if self._background is not None and self._background is not threading.current_thread():
-            self._background.join()
-        for link in list(self._links.values()):
-            self._forget(link)
-        self._epoll.close()
-        self.wakeup.close()
+            self._background.join(JOIN_S)
+        # Whoever drives leaves now. From here on a driver finds nothing to watch, and only refuses what it is given.
+        self._do(self._epoll.close)
 
     # -- who drives ------------------------------------------------------------------------------------------------
 
@@ -114,37 +126,79 @@ class Progress:
         if self._driver:
             self.wakeup.set()
 
-    def _take_wheel(self, task: Task | None, deadline: float | None) -> bool:
-        """Become the driver; False when ``task`` was finished by another one, or the deadline passed, meanwhile."""
+    def _do(self, action: Callable[[], None]) -> None:
+        """Have the driver do ``action``, whoever that is, and return when it is done."""
+        done = threading.Event()
+
+        def act() -> None:
+            action()
+            done.set()
+            self._notify()
+
+        self._post(act)
+        self._drive_until(done.is_set)
+
+    def _drive_until(self, done: Callable[[], bool], deadline: float | None = None) -> None:
+        while not done():
+            try:
+                if not self._take_wheel(done, deadline):
+                    return
+                self._drive(done, deadline)
+            except BaseException as error:
+                if self._closed and isinstance(error, OSError | ValueError):
+                    return  # closed by a signal handler while we waited for events
+                self._interrupted(error)
+                raise
+            finally:
+                self._leave_wheel()
+            if self._closed or (deadline is not None and time.monotonic() >= deadline):
+                return
+
+    def _take_wheel(self, done: Callable[[], bool], deadline: float | None) -> bool:
+        """Become the driver; False when ``done``, or when the deadline passed, meanwhile."""
+        me = threading.get_ident()
         with self._turn:
             self._waiters += 1
             try:
-                while self._driver:
-                    if task is not None and task.finished:
+                while self._driver not in (0, me):
+                    if done():
                         return False
-                    if self._driver == "background":
+                    if self._background_drives:
                         self._yield_wheel = True
                         self.wakeup.set()
                     left = None if deadline is None else deadline - time.monotonic()
                     if left is not None and left <= 0:
                         return False
                     self._turn.wait(left)
-                self._driver = "caller"
+                if self._driver == me and self._amid:
+                    raise SpecError(
+                        "called by a signal handler that has interrupted a collective of the same thread while it "
+                        "moved bytes: expected a call from another thread or after the collective"
+                    )
+                # A driver of this thread further up the stack gives way: it finds out when it goes on.
+                self._driver = me
                 return True
             finally:
                 self._waiters -= 1
 
     def _leave_wheel(self) -> None:
-        with self._turn:
-            self._driver = ""
-            self._yield_wheel = False
-            self._turn.notify_all()
+        if self._driver == threading.get_ident():
+            with self._turn:
+                self._driver = 0
+                self._background_drives = self._yield_wheel = False
+                self._turn.notify_all()
+
+    def _notify(self) -> None:
+        if self._waiters:
+            with self._turn:
+                self._turn.notify_all()
 
     def _wake_background(self) -> None:
         with self._turn:
-            if self._background is None:
-                self._background = threading.Thread(target=self._run_background, name="atoll-progress", daemon=True)
-                self._background.start()
+            if self._background is None and self.ended is None:
+                thread = threading.Thread(target=self._run_background, name="atoll-progress", daemon=True)
+                thread.start()
+                self._background = thread
             self._turn.notify_all()
 
     def _run_background(self) -> None:
@@ -154,9 +208,12 @@ class Progress:
                     self._turn.wait()
                 if self._closed:
                     return
-                self._driver = "background"
+                self._driver = threading.get_ident()
+                self._background_drives = True
             try:
-                self._drive(lambda: self._yield_wheel or self._closed or not self._has_background_work(), None)
+                self._drive(lambda: self._yield_wheel or not self._has_background_work(), None)
+            except BaseException as error:
+                self._interrupted(error)
             finally:
                 self._leave_wheel()
 
@@ -166,46 +223,51 @@ class Progress:
     # -- the loop --------------------------------------------------------------------------------------------------
 
     def _drive(self, until: Callable[[], bool], deadline: float | None) -> None:
+        me = threading.get_ident()
         spins = turns = 0
-        quiet_since = 0.0
         while True:
+            self._amid = True
             self._drain_inbox()
             moved = self._pump_ready()
-            if until():
+            if until() or self._closed:
+                self._amid = False
                 return
             if moved:
-                spins, quiet_since = 0, 0.0
+                spins = 0
+            sleep_s = 0.0
             if self._inbox or self._ready or self._moving:
-                events = self._epoll.poll(0)
                 turns += 1
                 if turns % TURNS_PER_CLOCK == 0:
                     now = time.monotonic()
-                    self._check_deadlines(now)
+                    self._look_around(now)
                     if deadline is not None and now >= deadline:
+                        self._amid = False
                         return
             elif spins < SPINS:
-                events = self._epoll.poll(0)
-                if not events:
-                    spins += 1
+                spins += 1
+                if spins > 1:
                     os.sched_yield()
-                    continue
             else:
                 now = time.monotonic()
-                quiet_since = quiet_since or now
-                if now - quiet_since >= QUIET_S:
-                    self._compare_notes()
-                    quiet_since = now
-                if self._check_deadlines(now):
+                if self._look_around(now):
                     continue
                 if deadline is not None and now >= deadline:
+                    self._amid = False
                     return
-                events = self._epoll.poll(self._patience(now, quiet_since, deadline))
+                sleep_s = self._patience(now, deadline)
+            self._amid = False
+            events = self._epoll.poll(sleep_s)
+            if self._driver != me:
+                # A signal handler of this thread has driven meanwhile, and the wheel may be anybody's.
+                self._post(self._look_anew)
+                return
+            self._amid = True
             for fd, event in events:
                 self._on_event(fd, event)
 
-    def _patience(self, now: float, quiet_since: float, deadline: float | None) -> float:
+    def _patience(self, now: float, deadline: float | None) -> float:
         """Seconds to sleep in epoll: until the next look around or the next deadline."""
-        ends = [quiet_since + QUIET_S, *(task.deadline for task in self._tasks)]
+        ends = [self._look_at, *(task.deadline for task in self._tasks)]
         if deadline is not None:
             ends.append(deadline)
         return max(0.0, min(ends) - now)
@@ -243,9 +305,7 @@ class Progress:
                     # Where the other side is behind, what it called then is what we disagree about.
                     sequence = min(task.call.sequence, link.foreign_sequence)
                     self._control.waiting(task.call.communicator_id, sequence)
-                    link.readable = False
                 elif result is Pumped.BROKEN:
-                    link.readable = link.writable = False
                     self._control.disconnected(task.call.communicator_id, link.peer, link.broken)
         for _ in range(len(self._moving)):
             task = self._moving.popleft()
@@ -258,15 +318,18 @@ class Progress:
         """Run ``act``, and what it wakes, for ``task``; what it raises ends the task's communicator, not the driver.
 
         An operation may raise (NumPy told to raise on overflow, say). Should the driver itself be interrupted in here,
-        the machine is half moved, so the communicator ends with it.
+        the machine is half moved, so its communicator ends, and no other.
         """
         try:
             result = act()
             if result is Pumped.MOVED:
                 self._after(task)
         except BaseException as error:
-            self._fail_tasks(task.call.communicator_id, error)
+            if isinstance(error, Exception):
+                self._drop(task, error)
+            self._break(task.call.communicator_id, task.call.sequence, error)
             if not isinstance(error, Exception):
+                self._amid = False  # nothing else was in the making
                 raise
             return Pumped.IDLE
         return result
@@ -275,8 +338,7 @@ class Progress:
         if not task.machine.move(task.local_lane, LOCAL_MOVE_BYTES):
             return Pumped.IDLE
         if not task.machine.lane_done(task.local_lane):
-            task.moving = True
-            self._moving.append(task)
+            self._queue_moves(task)
         return Pumped.MOVED
 
     def _after(self, task: Task) -> None:
@@ -289,9 +351,7 @@ class Progress:
             for number in woken:
                 link = task.links[number]
                 if link is None:
-                    if not task.moving:
-                        task.moving = True
-                        self._moving.append(task)
+                    self._queue_moves(task)
                     continue
                 if machine.program.lanes[number].incoming:
                     link.nudge(task)  # which may advance marks and wake others in turn
@@ -303,13 +363,28 @@ class Progress:
             link.queued = True
             self._ready.append(link)
 
+    def _queue_moves(self, task: Task) -> None:
+        if not task.moving:
+            task.moving = True
+            self._moving.append(task)
+
+    # -- what the inbox holds: all of it may be begun a second time ----------------------------------------------------
+
     def _drain_inbox(self) -> None:
         while self._inbox:
-            self._inbox.popleft()()
+            try:
+                self._inbox[0]()  # left where it is until it is done, so that an interruption loses nothing
+            except Exception:
+                self._inbox.popleft()
+                raise
+            self._inbox.popleft()
 
     def _watch(self, link: Link) -> None:
-        self._links[link.fd] = link
-        self._epoll.register(link.fd, _EDGES)
+        if self.ended is not None:
+            link.close()
+        elif self._links.get(link.fd) is not link:
+            self._epoll.register(link.fd, _EDGES)
+            self._links[link.fd] = link
 
     def _forget(self, link: Link) -> None:
         if self._links.pop(link.fd, None) is not None:
@@ -317,8 +392,17 @@ class Progress:
         link.close()
 
     def _start(self, task: Task) -> None:
+        if not task.finished:
+            try:
+                self._begin(task)
+            except Exception as error:
+                self._drop(task, error)
+                raise
+
+    def _begin(self, task: Task) -> None:
+        identity = task.call.communicator_id
         self._tasks.append(task)
-        failure = self._control.failure(task.call.communicator_id)
+        failure = self.failure(identity) or self._control.failure(identity)
         if failure is not None:
             self._finish(task, failure)
             return
@@ -332,34 +416,44 @@ class Progress:
                 link.add(task, lane.number, lane.incoming)
                 self._queue(link)
         if task.local_lane >= 0:
-            task.moving = True
-            self._moving.append(task)
+            self._queue_moves(task)
 
     def _finish(self, task: Task, error: BaseException | None) -> None:
         if task.finished:
             return
-        self._tasks.remove(task)
         task.error = error
-        if task.on_finish is not None and error is None:
+        on_finish, task.on_finish = task.on_finish, None
+        interruption: BaseException | None = None
+        if on_finish is not None and error is None:
             try:
-                task.on_finish()
+                on_finish()
             except BaseException as raised:
                 task.error = raised
+                interruption = None if isinstance(raised, Exception) else raised
         self._control.leave(task.call.communicator_id, task.call.sequence)
         task.finished = True
-        if self._waiters:
-            with self._turn:
-                self._turn.notify_all()
+        if task in self._tasks:
+            self._tasks.remove(task)
+        self._notify()
+        if interruption is not None:
+            raise interruption
 
     # -- when nothing moves ----------------------------------------------------------------------------------------
 
-    def _compare_notes(self) -> None:
-        """Nothing has happened for a while: ask the others what they are in."""
-        self._check_failures()
-        for task in self._tasks:
-            if not task.told_waiting:
-                task.told_waiting = True
-                self._control.waiting(task.call.communicator_id, task.call.sequence, task.waits_on())
+    def _look_around(self, now: float) -> bool:
+        """Deadlines, and collectives that do not move though others may; whether a collective ended by that."""
+        ended = self._check_deadlines(now)
+        if now >= self._look_at:
+            self._check_failures()
+            watched = [task for task in self._tasks if not task.told_waiting]
+            for task in watched:
+                position = task.machine.position()
+                if position == task.noted_position:
+                    task.told_waiting = True
+                    self._control.waiting(task.call.communicator_id, task.call.sequence, task.waits_on())
+                task.noted_position = position
+            self._look_at = now + (LOOK_S if watched else REST_S)
+        return ended
 
     def _check_deadlines(self, now: float) -> bool:
         """End what is past its deadline; whether anything was."""
@@ -382,8 +476,75 @@ class Progress:
     def _fail_tasks(self, communicator_id: int, error: BaseException) -> None:
         """Finish all tasks of a communicator with ``error``; its links carry nothing any more."""
         for task in [task for task in self._tasks if task.call.communicator_id == communicator_id]:
-            for link in task.links:
-                if link is not None:
-                    link.incoming.clear()
-                    link.outgoing.clear()
-            self._finish(task, error)
+            self._drop(task, error)
+
+    def _drop(self, task: Task, error: BaseException) -> None:
+        """Finish a task with ``error``. All tasks of its communicator end with it, so its links are emptied."""
+        for link in task.links:
+            if link is not None:
+                link.incoming.clear()
+                link.outgoing.clear()
+        self._finish(task, error)
+
+    # -- interruptions -----------------------------------------------------------------------------------------------
+
+    def _break(self, communicator_id: int, sequence: int, error: BaseException) -> None:
+        """Call ``sequence`` was interrupted by ``error``: nothing on its communicator can be right any more, here or
+        elsewhere."""
+        what = f"{type(error).__name__}: {error}"
+        interrupted = SpecError(f"an earlier collective was interrupted by {what}")
+        self._broken.setdefault(communicator_id, interrupted)
+        self._control.abandon(communicator_id, sequence, what)
+        self._fail_tasks(communicator_id, interrupted)
+
+    def _interrupted(self, error: BaseException) -> None:
+        """``error`` has come out of the loop. If we drive, end what may be in the making, and start from what is."""
+        if self._driver != threading.get_ident():
+            return
+        if self._amid:
+            for task in list(self._tasks):
+                if not task.finished:
+                    self._break(task.call.communicator_id, task.call.sequence, error)
+            self._amid = False
+        self._look_anew()
+
+    def _look_anew(self) -> None:
+        """Readiness may have been missed: try every link and all local moves."""
+        self._ready.clear()
+        self._moving.clear()
+        for link in self._links.values():
+            link.readable = link.writable = True
+            link.queued = False
+            self._queue(link)
+        self._tasks = [task for task in self._tasks if not task.finished]
+        for task in self._tasks:
+            task.moving = False
+            if task.local_lane >= 0 and not task.machine.lane_done(task.local_lane):
+                self._queue_moves(task)
+
+    def _abandon_in_child(self) -> None:
+        """In a forked child: let go of everything. The epoll is the parent's too, so nothing is taken out of it."""
+        self.ended = SpecError(
+            "this process was forked from a rank and is none itself: join again, or use subprocesses"
+        )
+        self._closed = True
+        self._epoll.close()
+        self.wakeup.close()
+        # Locks and threads are those of the parent.
+        self._turn = threading.Condition()
+        self._driver = self._waiters = 0
+        self._background = None
+        for link in self._links.values():
+            link.close()
+        self._links.clear()
+        self._inbox.clear()
+        for task in self._tasks:
+            task.error = self.ended
+            task.finished = True
+        self._tasks.clear()
+
+
+def _after_fork(reference: weakref.ref[Progress]) -> None:
+    progress = reference()
+    if progress is not None:
+        progress._abandon_in_child()

@@ -80,9 +80,10 @@ def _checked(name: str, ufunc: np.ufunc, dtype: np.dtype[Any]) -> Reduction:
     mean = name == "avg"
     if mean and np.dtype(dtype).kind in "biu":
         raise SpecError(f"op: avg of {dtype} would not be a whole number; use sum, or convert to a floating dtype")
-    probe = np.zeros(1, dtype=dtype)
+    probe = np.ones(1, dtype=dtype)
     try:
-        ufunc(probe, probe, out=np.zeros(1, dtype=dtype))
+        with np.errstate(all="ignore"):
+            ufunc(probe, probe, out=np.ones(1, dtype=dtype))
     except (TypeError, ValueError):
         raise SpecError(f"op: {name} is not defined for dtype {dtype} with a result of the same dtype") from None
     return Reduction(name, ufunc, mean)

@@ -15,12 +15,13 @@ class Task:
 
     ``links`` maps the machine's lanes to connections (None for local moves). ``deadline`` is in seconds of the
     monotonic clock. ``asynchronous`` tasks are moved in the background too. ``world_ranks[r]`` is the world rank of the
-    communicator's rank r. ``local_lane`` is the lane of local moves, -1 without any.
+    communicator's rank r. ``local_lane`` is the lane of local moves, -1 without any. ``on_finish`` is called once, when
+    all bytes are moved. ``noted_position`` is where the machine was when last looked at.
     """
 
     __slots__ = (
         "asynchronous", "call", "deadline", "error", "finished", "header", "links", "local_lane", "machine", "moving",
-        "on_finish", "timeout_s", "told_waiting", "world_ranks",
+        "noted_position", "on_finish", "timeout_s", "told_waiting", "world_ranks",
     )  # fmt: skip
 
     def __init__(
@@ -39,6 +40,7 @@ class Task:
         self.local_lane = next((lane.number for lane in machine.program.lanes if lane.peer == LOCAL), -1)
         self.moving = False
         self.told_waiting = False
+        self.noted_position = -1
         self.error: BaseException | None = None
         self.finished = False
 

@@ -47,5 +47,5 @@ class Work:
                 culprits=self._task.waits_on(),
             )
         if self._task.error is not None:
-            raise self._task.error
+            raise self._task.error.with_traceback(None)
         return self._result
