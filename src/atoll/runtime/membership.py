@@ -5,11 +5,13 @@ This is plain data, made by ``join`` and read by everyone else; nothing in it ch
 
 from __future__ import annotations
 
-import socket
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
+
+if TYPE_CHECKING:
+    import socket
 
 Text = Annotated[str, msgspec.Meta(max_length=256)]
 
