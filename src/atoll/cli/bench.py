@@ -63,9 +63,13 @@ def command(
     Exit status: 0 all elements right, 1 some wrong or a process failed, 2 bad arguments, 130 after Ctrl-C (with the
     rows so far).
     """
+    if collective is not None and collective_option is not None:
+        raise SpecError(f"{collective} --collective {collective_option}: expected one of them")
     name = collective_name(collective or collective_option or "all-reduce")
     spec, step = _spec(name, world_size, algorithms, transport, (minbytes, maxbytes, stepfactor, stepbytes),
                        (iters, warmup, check, average), op, dtype, root, timeout)  # fmt: skip
+    if json_file is not None:
+        _write(json_file, b"", "ab")  # a sweep is long: better to know now
     ctx.exit(_Run(spec, world_size, transport, step, json_file, as_json).run())
 
 
@@ -93,6 +97,8 @@ def _spec(
     if len(set(names)) != len(names):
         raise SpecError(f"--algorithm: named twice in {algorithms!r}")
     iters, warmup, check, average = numbers
+    if check < 0:
+        raise SpecError(f"-c: expected 0 or 1, got {check}")
     if iters < 1 or warmup < 0:
         raise SpecError(f"-n {iters} -w {warmup}: expected at least 1 timed and 0 warm-up calls")
     if COLLECTIVES[collective].rooted and not 0 <= root < world_size:
@@ -181,16 +187,18 @@ class _Run:
         elif len(spec.algorithms) == 1 or not self.results:
             click.echo(footer(self.results, self._factor()))
         if not self.as_json:
-            click.echo("\n".join(wire_table(spec, self.results, self.world_size)))
+            for line in wire_table(spec, self.results, self.world_size):
+                click.echo(line)
         if self.json_file is not None:
-            _write(self.json_file, page)
+            _write(self.json_file, page + b"\n", "wb")
         if ended.exit_status:
             click.echo(f"atoll bench: {ended.summary()}", err=True)
+        if ended.signalled:
             return ended.exit_status
-        return 1 if wrong else 0
+        return 1 if wrong or ended.exit_status else 0
 
     def write(self, text: bytes) -> int:
-        """Output of the ranks; only rank 0 writes, one result a line."""
+        """Output of the ranks: one result a line. What else a rank may say, a library's greeting, is talk."""
         import msgspec
 
         from atoll.runtime.bench_rank import Line
@@ -198,8 +206,12 @@ class _Run:
         self.pending += text
         *lines, self.pending = self.pending.split(b"\n")
         for line in lines:
-            self.results.append(msgspec.json.decode(line, type=Line).result)
-            self._show()
+            try:
+                self.results.append(msgspec.json.decode(line, type=Line).result)
+            except (msgspec.MsgspecError, UnicodeDecodeError):
+                click.echo(line.decode(errors="replace"), err=True)
+            else:
+                self._show()
         return len(text)
 
     def flush(self) -> None:
@@ -240,9 +252,9 @@ class _Run:
             click.echo(f"  {len(self.results)}/{len(runs)}: {format_size(size)}, {name} ...", nl=False, err=True)
 
 
-def _write(path: str, page: bytes) -> None:
+def _write(path: str, page: bytes, mode: str) -> None:
     try:
-        with open(path, "wb") as file:
-            file.write(page + b"\n")
+        with open(path, mode) as file:
+            file.write(page)
     except OSError as error:
         raise SpecError(f"-J: cannot write {path!r}: {error.strerror}") from None

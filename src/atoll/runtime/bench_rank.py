@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import msgspec
 
+from atoll.errors import AtollError, InternalError
 from atoll.runtime.benchmark import Result, Spec, sweep
 from atoll.runtime.start import init
 
@@ -28,4 +30,11 @@ def main(spec_json: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    try:
+        main(sys.argv[1])
+    except KeyboardInterrupt:
+        sys.exit(130)  # the launcher passes Ctrl-C on, and says so itself
+    except InternalError:
+        raise
+    except AtollError as error:
+        sys.exit(f"rank {os.environ.get('ATOLL_RANK', '?')}: {type(error).__name__}: {error}")

@@ -21,6 +21,7 @@ from atoll.runtime.reduction import reduction
 from atoll.schedule.contract import COLLECTIVES
 
 Array = npt.NDArray[Any]
+LARGEST = 10  # of the numbers that are summed
 AVERAGES = ("rank 0", "mean", "minimum", "maximum")  # nccl-tests' -a 0 to 3
 
 
@@ -213,13 +214,17 @@ class _Case:
         index = np.arange(self.input_count, dtype=np.int64)
         if self.spec.op == "prod" and self.reduces:
             return np.where(index % self.comm.world_size == rank, 2, 1).astype(self.dtype)
-        if self.dtype.itemsize == 1 or not self.reduces:
-            # A one in one rank's turn: exact in the narrowest format. Where nothing is summed, position and rank show.
-            values = (index % self.comm.world_size == rank) if self.reduces else (index * 7 + rank * 13) % 13
-            return values.astype(self.dtype)
-        return ((index * 7 + rank * 13) % 11).astype(self.dtype)
+        if not self.reduces:
+            values = (index * 7 + rank * 13) % 13  # position and rank show
+        elif self.comm.world_size * LARGEST > _exact_up_to(self.dtype):
+            # A one in one rank's turn: exact in the narrowest format.
+            values = np.equal(index % self.comm.world_size, rank).astype(np.int64)
+        else:
+            values = (index * 7 + rank * 13) % (LARGEST + 1)
+        return values.astype(self.dtype)
 
     def _expected(self) -> Array:
+        """This rank's output."""
         comm, spec = self.comm, self.spec
         rank, count = comm.rank, self.count
         block = slice(rank * count, (rank + 1) * count)
@@ -250,3 +255,13 @@ class _Case:
             sum(count.payload_received for count in counts),
             sum(count.overhead_sent for count in counts),
         ]
+
+
+def _exact_up_to(dtype: np.dtype[Any]) -> int:
+    """Whole numbers up to this one are exact in ``dtype``, all of them."""
+    if dtype.kind in "iu":
+        return int(np.iinfo(dtype).max)
+    if dtype.kind in "fc":
+        return 1 << (np.finfo(dtype).nmant + 1)
+    # bool, and what ml_dtypes adds: bfloat16 has 8 bits of mantissa, float8 no more than 4.
+    return 1 if dtype.itemsize == 1 else 1 << 8
