@@ -101,9 +101,10 @@ def _shrinking(operation: Operation, running: Goodput) -> Goodput:
         losses = [Loss(loss.nodes, loss.per_s * slower) for loss in operation.losses]
         mean = lost / cycle_s * operation.repair_s
         probabilities = away(losses, operation.repair_s, int(mean + 12 * math.sqrt(mean * largest)) + 30)
-        # A node is taken back where the job lacked it, which is as often as it fails with all spares away; those that
-        # return while the job stands still cost no stop of their own.
-        stops = lost * math.fsum(probabilities[operation.spares :]) * operation.mtbf_s / cycle_s
+        # A node that returns is taken back at a stop where the job lacked it; those that return while the job stands
+        # still cost no stop of their own.
+        taken_back = math.fsum(k * p for k, p in enumerate(probabilities) if k > operation.spares)
+        stops = taken_back * operation.mtbf_s / operation.repair_s
     stopped = 1 - slower
     speed = math.fsum(p * usable_share(operation, k) for k, p in enumerate(probabilities))
     slowed = _scaled(running, 1 - stopped)

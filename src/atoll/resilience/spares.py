@@ -25,7 +25,7 @@ import msgspec
 from atoll.errors import SpecError
 from atoll.resilience.demand import at_least, not_negative, positive
 
-MAX_SPARES = 100_000
+MAX_SPARES = 20_000
 _RESCALE = 1e200
 
 
@@ -88,14 +88,17 @@ def spares_for(losses: Sequence[Loss], repair_s: float, availability: float) -> 
     """
     if not 0 < availability < 1:
         raise SpecError(f"availability: expected a share above 0 and below 1, such as 0.999, got {availability:g}")
-    low, high = -1, 1  # more than low, at most high
-    while waiting_share(losses, repair_s, high) > 1 - availability:
-        low, high = high, high * 2
+    # The nodes away carry what is not turned away, availability x load, and are never more than spares and one loss.
+    load = positive(repair_s, "repair time") * math.fsum(loss.nodes * loss.per_s for loss in losses)
+    low = max(-1, math.ceil(availability * load) - max((loss.nodes for loss in losses), default=0) - 1)
+    high = max(low, 0) + 1  # more than low, at most high
+    while high > MAX_SPARES or waiting_share(losses, repair_s, high) > 1 - availability:
         if high > MAX_SPARES:
             raise SpecError(
-                f"spares: more than {MAX_SPARES} would be needed; so many nodes fail in one repair time "
-                "that spares cannot help; say how many there are, or shrink"
+                f"spares: more than {MAX_SPARES:,} would be needed, with {load:,.0f} nodes in repair at a time; spares "
+                "cannot help: say how many there are, or shrink"
             )
+        low, high = high, high * 2
     while high - low > 1:
         middle = (low + high) // 2
         if waiting_share(losses, repair_s, middle) > 1 - availability:
