@@ -81,7 +81,7 @@ def evaluate(operation: Operation) -> Goodput:
 
 def per_owned_node(operation: Operation, useful: float) -> float:
     """Goodput per node that is paid for, the spares included."""
-    return useful * operation.num_nodes / (operation.num_nodes + operation.spares)
+    return useful * (operation.num_nodes / (operation.num_nodes + operation.spares))
 
 
 def _waiting(operation: Operation, running: Goodput) -> Goodput:

@@ -98,7 +98,7 @@ def spares_for(losses: Sequence[Loss], repair_s: float, availability: float) -> 
                 f"spares: more than {MAX_SPARES:,} would be needed, with {load:,.0f} nodes in repair at a time; spares "
                 "cannot help: say how many there are, or shrink"
             )
-        low, high = high, high * 2
+        low, high = high, high + high // 8 + 1
     while high - low > 1:
         middle = (low + high) // 2
         if waiting_share(losses, repair_s, middle) > 1 - availability:
