@@ -416,6 +416,32 @@ def test_victims_that_leave_because_of_a_death_are_never_accused(world_size: int
     assert error.culprits == (1,)
 
 
+@given(st.integers(3, 6), st.integers(0, 10**6))
+def test_victims_that_leave_because_of_one_that_left_are_never_accused(world_size: int, seed: int) -> None:
+    """Rank 1 ends its program in the middle of a call; each that learns it raises and ends its own, in any order."""
+    world = World(world_size, seed)
+    for rank in range(world_size):
+        world.enter(rank, all_reduce())
+    world.goodbye(1)
+    ended = {1}
+    while len(ended) < world_size:
+        receiver = world.rng.choice([rank for rank in range(world_size) if rank not in ended])
+        batch = []
+        for link in sorted(world.links):
+            queue = world.links[link]
+            if link[1] == receiver and queue and world.rng.random() < 0.5:
+                batch += [(link[0], queue.popleft()) for _ in range(world.rng.randint(1, len(queue)))]
+        world.do(receiver, world.machines[receiver].heard(batch, {}, world.now))
+        error = world.ledgers[receiver][0].failure
+        if error is not None:
+            assert isinstance(error, PeerLost)
+            assert error.culprits == (1,)
+            if world.rng.random() < 0.5:
+                world.do(receiver, world.machines[receiver].unregister(0))
+            world.goodbye(receiver)
+            ended.add(receiver)
+
+
 def test_a_communicator_without_the_dead_goes_on() -> None:
     world = World(4)
     world.register(7, (0, 1))

@@ -76,6 +76,7 @@ class _Communicator:
         self.inquiries: dict[int, _Inquiry] = {}
         self.departed: dict[int, int] = {}  # world rank -> calls it had completed
         self.suspicions: dict[int, tuple[float, str]] = {}  # world rank -> when to conclude, what was seen
+        self.verdict: Verdict | None = None
 
 
 class ControlMachine:
@@ -115,9 +116,21 @@ class ControlMachine:
         """This rank has closed a communicator."""
         communicator = self._communicators.pop(communicator_id, None)
         self._closed.append(communicator_id)
-        if communicator is not None and communicator.ledger.failure is None:
-            self._tell(communicator, Departed({communicator_id: communicator.ledger.completed}))
+        if communicator is not None:
+            self._part(communicator)
         return self._done()
+
+    def _part(self, communicator: _Communicator) -> None:
+        """Tell the others that this rank will do nothing more in a communicator, and why, if it did not choose to.
+
+        A rank that leaves because of a verdict hands it on, in front of everything that shows that it has left: else
+        those that do not have it yet would take this rank for the cause.
+        """
+        if communicator.verdict is not None:
+            self._tell(communicator, communicator.verdict)
+        else:
+            ledger = communicator.ledger
+            self._tell(communicator, Departed({ledger.communicator_id: ledger.completed}))
 
     def entered(self, communicator_id: int, now: float) -> list[Instruction]:
         """A call was made that somebody waits for."""
@@ -175,6 +188,9 @@ class ControlMachine:
 
     def goodbye(self, blamed: Iterable[int] = ()) -> list[Instruction]:
         """This process leaves the world; ``blamed`` are ranks because of which it never began."""
+        for communicator in self._communicators.values():
+            if communicator.verdict is not None:
+                self._part(communicator)
         completed = {identity: c.ledger.completed for identity, c in self._communicators.items()}
         message = Goodbye(completed, tuple(sorted({*self.lost, *blamed})))
         for peer in range(len(self._names)):
@@ -392,6 +408,7 @@ class ControlMachine:
     def _fail(self, communicator: _Communicator, verdict: Verdict) -> None:
         ledger = communicator.ledger
         if ledger.failure is None:
+            communicator.verdict = verdict
             ledger.failure = verdicts.to_error(verdict)
             communicator.inquiries.clear()
             communicator.suspicions.clear()
@@ -413,7 +430,7 @@ class ControlMachine:
         names = "; ".join(self._names[peer] for peer in peers)
         reasons = "; ".join(dict.fromkeys(self.lost[peer] for peer in peers))
         message = f"{self._who(communicator, peers)} ({names}) died{self._during(ledger)}: {reasons}"
-        self._fail(communicator, Verdict(ledger.communicator_id, Kind.LOST, message, tuple(peers)))
+        self._fail(communicator, Verdict(ledger.communicator_id, Kind.LOST, message[:4096], tuple(peers)))
 
     def _during(self, ledger: CallLedger) -> str:
         """What this rank is in, for a message."""
@@ -445,7 +462,7 @@ class ControlMachine:
             f"{min(missed.values())} calls; {what}, cannot end without "
             f"{'them' if len(missed) > 1 else 'it'} (it closed the communicator or ended its program)"
         )
-        self._fail(communicator, Verdict(ledger.communicator_id, Kind.LOST, message, tuple(sorted(missed))))
+        self._fail(communicator, Verdict(ledger.communicator_id, Kind.LOST, message[:4096], tuple(sorted(missed))))
 
     def _conclude_suspicion(self, communicator: _Communicator, peer: int, reason: str) -> None:
         ledger = communicator.ledger
