@@ -18,6 +18,7 @@ from atoll.errors import AtollError, InternalError, SpecError, nearest
 COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("atoll.cli.doctor", "Read the logs, dumps and topologies of a job and say what is wrong."),
     "lint": ("atoll.cli.lint", "Check variables, topology files and timeouts before the run."),
+    "topology": ("atoll.cli.topology", "Show a cluster, check and compare nodes: links, NICs, rails, switches."),
     "algorithms": ("atoll.cli.algorithms", "List the algorithms: what each costs, asks for and promises."),
     "prove": ("atoll.cli.prove", "Prove a schedule, certify its order, count its bytes against the lower bounds."),
     "draw": ("atoll.cli.draw", "Draw a schedule as a space-time diagram, as text or SVG."),

@@ -71,10 +71,10 @@ PRESETS: Final[dict[str, Preset]] = {
 
 
 def preset(
-    name: str, count: int = 1, *, layout: Layout | None = None, oversubscription: float = 1.0,
-    routing: Routing | None = None, ports: int = SWITCH_PORTS,
+    name: str, count: int = 1, *, nodes: int | None = None, layout: Layout | None = None,
+    oversubscription: float = 1.0, routing: Routing | None = None, ports: int = SWITCH_PORTS,
 ) -> Cluster:  # fmt: skip
-    """The cluster of a preset. ``count`` is of nodes, of racks for NVL72.
+    """The cluster of a preset. ``count`` is of nodes, of racks for NVL72; ``nodes`` counts nodes there too.
 
     ``layout``, ``oversubscription``, ``routing`` and ``ports`` of a switch overrule the preset's fabric. Raises
     ``SpecError`` with the nearest name for an unknown one.
@@ -85,13 +85,17 @@ def preset(
     if count < 1:
         raise SpecError(f"preset {name}: expected at least one {chosen.unit}, got {count}")
     node_type = preset_nodes.NODE_TYPES[chosen.node_type]()
-    nodes = count * chosen.unit_nodes
+    if nodes is not None and nodes < 1:
+        raise SpecError(f"preset {name}: expected at least one node, got {nodes}")
+    total = count * chosen.unit_nodes if nodes is None else nodes
     fabric = fabric_for(
-        node_type, nodes, layout or chosen.layout, oversubscription=oversubscription,
+        node_type, total, layout or chosen.layout, oversubscription=oversubscription,
         routing=routing or chosen.routing, ports=ports, source=chosen.fabric_source,
     )  # fmt: skip
-    label = f"{count} x {name}" if count > 1 else name
-    return Cluster(label, (NodeGroup(node_type, nodes),), fabric, chosen.nodes_per_rack, source=node_type.source)
+    label = name if count == 1 and nodes is None else f"{count} x {name}"
+    if nodes is not None:
+        label = f"{nodes} nodes of {name}" if chosen.unit_nodes > 1 else f"{nodes} x {name}"
+    return Cluster(label, (NodeGroup(node_type, total),), fabric, chosen.nodes_per_rack, source=node_type.source)
 
 
 def fabric_for(
