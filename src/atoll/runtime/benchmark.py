@@ -22,6 +22,7 @@ from atoll.schedule.contract import COLLECTIVES
 
 Array = npt.NDArray[Any]
 LARGEST = 10  # of the numbers that are summed
+PERIODS = (2, 7, 13, 113, 251, 4093)  # of the numbers that are only moved: primes, one for each width of a format
 AVERAGES = ("rank 0", "mean", "minimum", "maximum")  # nccl-tests' -a 0 to 3
 
 
@@ -215,7 +216,9 @@ class _Case:
         if self.spec.op == "prod" and self.reduces:
             return np.where(index % self.comm.world_size == rank, 2, 1).astype(self.dtype)
         if not self.reduces:
-            values = (index * 7 + rank * 13) % 13  # position and rank show
+            # Position and rank show, as far as the format can tell them apart.
+            period = max(prime for prime in PERIODS if prime <= _exact_up_to(self.dtype) + 1)
+            values = (index * 3 + rank * 5) % period
         elif self.comm.world_size * LARGEST > _exact_up_to(self.dtype):
             # A one in one rank's turn: exact in the narrowest format.
             values = np.equal(index % self.comm.world_size, rank).astype(np.int64)
@@ -259,9 +262,12 @@ class _Case:
 
 def _exact_up_to(dtype: np.dtype[Any]) -> int:
     """Whole numbers up to this one are exact in ``dtype``, all of them."""
+    if dtype.kind == "b":
+        return 1
     if dtype.kind in "iu":
         return int(np.iinfo(dtype).max)
-    if dtype.kind in "fc":
+    if np.issubdtype(dtype, np.inexact):
         return 1 << (np.finfo(dtype).nmant + 1)
-    # bool, and what ml_dtypes adds: bfloat16 has 8 bits of mantissa, float8 no more than 4.
-    return 1 if dtype.itemsize == 1 else 1 << 8
+    import ml_dtypes  # it is there: the dtype is its own
+
+    return 1 << (int(ml_dtypes.finfo(dtype).nmant) + 1)  # type: ignore[no-untyped-call]
