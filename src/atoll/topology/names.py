@@ -140,7 +140,9 @@ def link_facts(cluster: Cluster, number: int) -> LinkFacts:
     return LinkFacts(number, link_name(cluster, number), kind, speed, number % 2 == 1, headline, usable, latency)
 
 
-_NODE: Final = re.compile(r"(?:node)?(\d+)")
+_NODE: Final = re.compile(r"(?:node)?(\d{1,9})")
+_SWITCH: Final = re.compile(r"(leaf|spine|core)(\d{1,9})")
+_ISLAND: Final = re.compile(r"island(\d{1,9})")
 
 
 def find_node(cluster: Cluster, text: str) -> int:
@@ -157,6 +159,35 @@ def find_node(cluster: Cluster, text: str) -> int:
         return int(match[1])
     known = hosts or [f"node{number}" for number in range(min(cluster.num_nodes, 1000))]
     raise SpecError(f"cluster {cluster.name!r} has no node {text!r}: {nearest(text, known)}")
+
+
+def find_device(cluster: Cluster, text: str) -> int:
+    """The inverse of ``device_name``, with nodes named as ``find_node`` takes them. Raises ``SpecError``."""
+    blocks = cluster.devices
+    match = _SWITCH.fullmatch(text)
+    if match is not None:
+        first, end = {
+            "leaf": (blocks.leaves, blocks.spines), "spine": (blocks.spines, blocks.cores),
+            "core": (blocks.cores, blocks.end),
+        }[match[1]]  # fmt: skip
+        if first + int(match[2]) < end:
+            return first + int(match[2])
+        raise SpecError(f"cluster {cluster.name!r} has {end - first} of {match[1]}, no {text}")
+    owner, _, device = text.rpartition("/")
+    match = _ISLAND.fullmatch(owner)
+    if match is not None and int(match[1]) < cluster.num_islands:
+        group = int(np.searchsorted(cluster.first_island, int(match[1]), side="right")) - 1
+        switches = cluster.groups[group].node_type.switches
+        if device in switches:
+            inside = int(match[1]) - int(cluster.first_island[group])
+            return int(blocks.switches[group]) + inside * len(switches) + switches.index(device)
+        raise SpecError(f"{owner} has no {device!r}: {nearest(device, switches)}")
+    node = find_node(cluster, owner)
+    group = int(cluster.group_of_node(node))
+    devices = cluster.groups[group].node_type.devices
+    if device not in devices:
+        raise SpecError(f"{owner} has no {device!r}: {nearest(device, devices)}")
+    return int(blocks.nodes[group]) + (node - int(cluster.first_node[group])) * len(devices) + devices.index(device)
 
 
 def _kind_and_speed(cluster: Cluster, number: int) -> tuple[LinkKind, Speed]:
