@@ -139,7 +139,8 @@ def test_a_call_made_while_it_is_asked_for_is_never_missed(make) -> None:
     ranks[1].control.enter(broadcast(calls))
     machine = ranks[0].control._machine
     deadline = time.monotonic() + PATIENCE_S
-    while not all(inquiry.complete((0, 1)) for inquiry in list(machine._communicators[0].inquiries.values())):
+    inquiries = machine._communicators[0].inquiries
+    while not all(sequence in inquiries and inquiries[sequence].complete((0, 1)) for sequence in range(calls)):
         assert time.monotonic() < deadline, "a report is missing"
     ranks[0].control.waiting(0, calls)
     assert isinstance(ranks[1].failure(), CollectiveMismatch)
@@ -231,14 +232,15 @@ def test_a_victim_that_cannot_be_reached_any_more_is_not_accused(make) -> None:
 
     def connect() -> None:
         try:
-            process.connect(call, [ConnectionKey(0, 0)], PATIENCE_S, time.monotonic() + PATIENCE_S)
+            process.connect(call, [ConnectionKey(0, 0)], PATIENCE_S, time.monotonic() + PATIENCE_S, lambda: None)
         except BaseException as error:
             raised.append(error)
 
     thread = threading.Thread(target=connect)
     thread.start()
     deadline = time.monotonic() + PATIENCE_S
-    while not ranks[1].control._machine._communicators[0].suspicions:
+    communicators = ranks[1].control._machine._communicators
+    while not (0 in communicators and communicators[0].suspicions):
         assert time.monotonic() < deadline
         assert not raised
     ranks[2].die()

@@ -73,6 +73,7 @@ def timeout(
     timeout_s: float,
 ) -> Verdict:
     """A call did not end in time. ``reports`` by world rank; ``answered``: world ranks that have answered just now."""
+    place = {world_rank: rank for rank, world_rank in enumerate(ranks)}
     of = {rank: reports[world_rank] for rank, world_rank in enumerate(ranks) if world_rank in reports}
     silent = [rank for rank, world_rank in enumerate(ranks) if world_rank not in answered or rank not in of]
     absent = [rank for rank in _standing(of, Standing.NOT_YET) if rank not in silent]
@@ -87,7 +88,7 @@ def timeout(
         words.append(f"{name_ranks(silent, ranks)} did not answer (stopped, stuck, or cut off)")
     culprits = silent + absent
     if not culprits:
-        culprits = _awaited_by_others(of, ranks)
+        culprits = _awaited_by_others(of, place)
         if culprits:
             words.append(f"{name_ranks(culprits, ranks)} kept the others waiting")
     return Verdict(
@@ -100,7 +101,7 @@ def timeout(
         ),
         tuple(sorted(ranks[rank] for rank in culprits)),
         tuple(
-            _clip(_story(rank, of.get(rank), rank in silent, ranks), MAX_LINE_CHARACTERS)
+            _clip(_story(rank, of.get(rank), rank in silent, ranks, place), MAX_LINE_CHARACTERS)
             for rank in _told(len(ranks), culprits)
         ),
     )
@@ -122,21 +123,19 @@ def _standing(of: Mapping[int, Report], standing: Standing) -> list[int]:
     return [rank for rank, report in of.items() if report.standing is standing]
 
 
-def _awaited_by_others(of: Mapping[int, Report], ranks: Sequence[int]) -> list[int]:
+def _awaited_by_others(of: Mapping[int, Report], place: Mapping[int, int]) -> list[int]:
     """Ranks that someone waits for and that wait for nobody themselves: where the chains of waiting end."""
-    place = {world_rank: rank for rank, world_rank in enumerate(ranks)}
     awaited = {place[peer] for report in of.values() for peer in report.waits_on if peer in place}
     return sorted(rank for rank in awaited if rank in of and not of[rank].waits_on)
 
 
-def _story(rank: int, report: Report | None, silent: bool, ranks: Sequence[int]) -> str:
+def _story(rank: int, report: Report | None, silent: bool, ranks: Sequence[int], place: Mapping[int, int]) -> str:
     who = name_ranks((rank,), ranks)
     if report is None:
         return f"{who} did not answer"
     tail = "; now it does not answer" if silent else ""
     ago = format_duration(round(report.idle_s, 3))
     if report.standing is Standing.INSIDE:
-        place = {world_rank: r for r, world_rank in enumerate(ranks)}
         waits = [place[peer] for peer in report.waits_on if peer in place]
         more = f", waiting for {name_ranks(waits, ranks)}" if waits else ""
         return f"{who} entered it {ago} before{more}{', at ' + report.progress if report.progress else ''}{tail}"
