@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 import pytest
-from clusters import small_clusters
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from topology_clusters import small_clusters
 
 from atoll.errors import SpecError
 from atoll.topology.capacity import fabric_bytes_per_s, node_capacity

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from clusters import small_clusters
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from topology_clusters import small_clusters
 
 from atoll.errors import SpecError
 from atoll.topology.cluster import Cluster, NodeGroup

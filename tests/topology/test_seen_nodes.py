@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nodes import matrix_node, matrix_text, xml_node, xml_text
+from topology_nodes import matrix_node, matrix_text, xml_node, xml_text
 
 from atoll.errors import SpecError
 from atoll.readers.topology_matrix import TopologyMatrix, nvlinks, read_topology_matrices
@@ -241,6 +242,55 @@ def test_the_matrix_of_peer_access_is_refused() -> None:
     text = "\tGPU0\tGPU1\nGPU0\tX\tOK\nGPU1\tOK\tX\n"
     with pytest.raises(SpecError, match="topo -p2p"):
         seen_nodes(text.encode(), "p2p.txt")
+
+
+# --- damage ----------------------------------------------------------------------------------------------------------
+
+ROCM = """\
+============================ Hops between two GPUs =============================
+       GPU0  GPU1  GPU2
+GPU0   0     1     2
+GPU1   1     0     1
+GPU2   2     1     0
+========================== Link Type between two GPUs ==========================
+       GPU0  GPU1  GPU2
+GPU0   0     XGMI  XGMI
+GPU1   XGMI  0     XGMI
+GPU2   XGMI  XGMI  0
+================================== Numa Nodes ==================================
+GPU[0]   : (Topology) Numa Node: 0
+GPU[1]   : (Topology) Numa Node: 0
+GPU[2]   : (Topology) Numa Node: 1
+"""
+
+
+@settings(max_examples=150)
+@given(st.data())
+def test_damaged_files_give_a_node_or_a_clear_refusal(data: st.DataObject) -> None:
+    text = data.draw(st.sampled_from([ROCM, xml_text(gpus=3), matrix_text("NV8", 4, nics=4), matrix_text("PHB", 2)]))
+    for _ in range(data.draw(st.integers(1, 4))):
+        start = data.draw(st.integers(0, len(text)))
+        end = min(len(text), start + data.draw(st.integers(0, 30)))
+        middle = data.draw(st.sampled_from(["", text[start:end] * 2, "GPU7", "NV99", "nvlink", "0", "-1", "\t", "\n"]))
+        text = text[:start] + middle + text[end:]
+    with contextlib.suppress(SpecError):
+        seen = seen_nodes(text.encode(), "x")
+        lint_nodes(seen)
+        for node in seen:
+            assert diff_nodes(node, node) == ()
+            node_type = import_node(node).node_type
+            assert len(node_type.gpus) == len(node.gpus)
+            node_paths(node_type)
+
+
+def test_rocm_links_are_direct_where_one_hop_is_and_contradictions_are_named() -> None:
+    (node,) = seen_nodes(ROCM.encode(), "x")
+    assert lint_node(node) == ()
+    words = node_paths(import_node(node).node_type).words
+    assert words[0] == ("X", "XGMI1", "NVB")  # two hops, over the GPU between them
+    wrong = ROCM.replace("GPU2   2     1     0", "GPU2   1     1     0")
+    (problem,) = lint_node(seen_nodes(wrong.encode(), "x")[0])
+    assert (problem.id, problem.what) == ("T08", "GPU0 to GPU2 is XGMI, 2 hops, back it is XGMI, 1 hop")
 
 
 # --- loading ---------------------------------------------------------------------------------------------------------

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from clusters import small_clusters
 from hypothesis import given, settings
+from topology_clusters import small_clusters
 
 from atoll.errors import SpecError
 from atoll.topology.cluster import Cluster, NodeGroup
