@@ -1,6 +1,7 @@
 """Collectives among real processes over real sockets: the right bits, the right bytes, on every rank."""
 
 from functools import cache
+from threading import Thread
 from typing import Any
 
 import ml_dtypes
@@ -252,6 +253,147 @@ def test_shapes_and_memory(world_size: int) -> None:
     run_ranks(world_size, shapes_and_memory)
 
 
+def forms_that_differ_by_rank(comm: Communicator) -> None:
+    """In place on even ranks, out of place on odd ones, and from or into memory that is not contiguous on the last."""
+    n, rank = comm.world_size, comm.rank
+    in_place, strided = rank % 2 == 0, rank == n - 1
+
+    def memory(values: np.ndarray) -> np.ndarray:
+        if not strided:
+            return values.copy()
+        wide = np.zeros(2 * len(values))
+        wide[::2] = values
+        return wide[::2]
+
+    for length in (0, 1, n, 2 * n + 1, 4000 * n + 3):
+        mine = np.arange(length) * 1.0 + rank
+        total = n * np.arange(length) + n * (n - 1) / 2
+        sizes = balanced(length, n)
+        part = slice(int(sizes[:rank].sum()), int(sizes[: rank + 1].sum()))
+        for name in names("all_reduce"):
+            if proven("all_reduce", name, n) is None:
+                continue
+            array = memory(mine)
+            got = comm.all_reduce(array, out=array if in_place else None, algorithm=name)
+            np.testing.assert_array_equal(got, total)
+            np.testing.assert_array_equal(array, total if in_place else mine)
+        for name in names("reduce_scatter"):
+            if proven("reduce_scatter", name, n) is None:
+                continue
+            array = memory(mine)
+            got = comm.reduce_scatter(array, out=array[part] if in_place else None, algorithm=name)
+            np.testing.assert_array_equal(got, total[part])
+        for name in names("all_gather"):
+            if proven("all_gather", name, n) is None:
+                continue
+            whole = memory(np.full(length, -1.0))
+            whole[part] = rank
+            comm.all_gather(whole[part] if in_place else whole[part].copy(), out=whole, algorithm=name)
+            np.testing.assert_array_equal(whole, np.repeat(np.arange(n), sizes))
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_ranks_may_differ_in_how_they_hold_their_arrays(world_size: int) -> None:
+    run_ranks(world_size, forms_that_differ_by_rank)
+
+
+def unusual_arrays(comm: Communicator) -> None:
+    n, rank = comm.world_size, comm.rank
+    total = n * (n - 1) / 2
+    # Bytes in the other order, Fortran order, backwards, not aligned, no dimension, integers of NumPy as arguments.
+    swapped = np.full(5, float(rank), ">f4")
+    assert comm.all_reduce(swapped).tolist() == [total] * 5
+    fortran = np.asfortranarray(np.arange(12.0).reshape(3, 4) + rank)
+    np.testing.assert_array_equal(comm.all_reduce(fortran), n * np.arange(12.0).reshape(3, 4) + total)
+    comm.all_reduce(fortran, out=fortran)
+    np.testing.assert_array_equal(fortran, n * np.arange(12.0).reshape(3, 4) + total)
+    backwards = np.arange(6.0)[::-1]
+    comm.all_reduce(backwards, out=backwards)
+    assert backwards.tolist() == [n * value for value in (5, 4, 3, 2, 1, 0)]
+    crooked = np.frombuffer(bytearray(41), np.uint8)[1:].view(np.float64)
+    crooked[:] = rank
+    assert not crooked.flags.aligned
+    comm.all_reduce(crooked, out=crooked)
+    assert crooked.tolist() == [total] * 5
+    scalar = np.array(float(rank))
+    assert comm.all_reduce(scalar, out=scalar) is scalar
+    assert scalar == total
+    root = np.int64(n - 1)
+    assert comm.broadcast(np.full(2, float(rank)), root).tolist() == [n - 1.0] * 2
+    part = comm.split(np.uint8(0), key=np.int16(-rank))  # type: ignore[arg-type]
+    assert part is not None
+    assert part.rank == n - 1 - rank
+    # The input is locked, its block is not: partial results must not go where nothing may be written.
+    vector_ = np.arange(2.0 * n)
+    block = vector_[2 * rank : 2 * rank + 2]
+    vector_.flags.writeable = False
+    for name in names("reduce_scatter"):
+        if proven("reduce_scatter", name, n) is not None:
+            block[:] = [2 * rank, 2 * rank + 1]
+            comm.reduce_scatter(vector_, out=block, algorithm=name)
+            assert block.tolist() == [n * 2 * rank, n * (2 * rank + 1)], name
+    padded = np.zeros(3, np.dtype([("flag", "u1"), ("value", "f8")], align=True))
+    padded["value"] = rank
+    assert comm.all_gather(padded)["value"].tolist() == list(np.repeat(np.arange(float(n)), 3))
+    # The mean is the sum divided once, and every rank has the same bits.
+    thirds = comm.all_reduce(np.array([1.0 + rank], np.float32), "avg")
+    assert thirds.dtype == np.float32
+    assert thirds[0] == np.float32(n * (n + 1) / 2) / np.float32(n)
+    mean = comm.reduce(np.array([rank + 0.5j]), "avg", 0)
+    assert mean is None if rank else mean[0] == (total / n) + 0.5j
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_unusual_arrays_are_handled(world_size: int) -> None:
+    run_ranks(world_size, unusual_arrays)
+
+
+def splits_while_in_flight(comm: Communicator) -> float:
+    arrays = [np.full(200_000, float(comm.rank)) for _ in range(3)]
+    works = [comm.all_reduce(array, out=array, async_op=True) for array in arrays]
+    parts = [comm.split(comm.rank % (2 + number), key=-comm.rank) for number in range(3)]
+    inner = [part.all_reduce(np.ones(70_000), async_op=True) for part in parts if part is not None]
+    for part, work in zip(parts, inner, strict=True):
+        assert part is not None
+        assert (work.wait() == part.world_size).all()
+    for work in works:
+        assert (work.wait() == comm.world_size * (comm.world_size - 1) / 2).all()
+    for part in reversed(parts):
+        assert part is not None
+        part.close()
+    return float(comm.all_reduce(np.ones(1))[0])
+
+
+def test_a_communicator_may_be_split_while_collectives_are_in_flight() -> None:
+    assert run_ranks(4, splits_while_in_flight) == [4.0] * 4
+
+
+def a_thread_each(comm: Communicator) -> list[Any]:
+    parts = [comm.split(0) for _ in range(3)]
+    wrong: list[Any] = []
+
+    def work(number: int, part: Communicator) -> None:
+        try:
+            for turn in range(25):
+                result = part.all_reduce(np.full(turn * 500 + number, 1.0 + comm.rank), algorithm="ring")
+                if not (result == comm.world_size * (comm.world_size + 1) / 2).all():
+                    wrong.append((number, turn))
+            part.close()
+        except BaseException as error:
+            wrong.append(f"{type(error).__name__}: {error}")
+
+    threads = [Thread(target=work, args=(number, part)) for number, part in enumerate(parts)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return wrong
+
+
+def test_communicators_may_be_called_by_threads_of_their_own() -> None:
+    assert run_ranks(2, a_thread_each) == [[], []]
+
+
 def refusals(comm: Communicator) -> list[str]:
     readonly = np.ones(4)
     readonly.flags.writeable = False
@@ -276,6 +418,13 @@ def refusals(comm: Communicator) -> list[str]:
         lambda: comm.broadcast([1.0], root=1 - comm.rank),  # type: ignore[arg-type]
         lambda: comm.split(-3),
         lambda: comm.all_gather(np.ones(3), out=np.ones(8)),
+        lambda: comm.all_reduce(np.ma.masked_array([1.0, 2.0], [True, False])),
+        lambda: comm.all_reduce(np.ones(2), out=np.ma.masked_array([1.0, 2.0], [True, False])),
+        lambda: comm.all_reduce([[1.0], [1.0, 2.0]]),
+        lambda: comm.broadcast(np.ones(2), root=0.0),  # type: ignore[arg-type]
+        lambda: comm.split(0.5),  # type: ignore[arg-type]
+        lambda: comm.split(0, key=1 << 63),
+        lambda: comm.all_reduce(np.ones(2), timeout="soon"),  # type: ignore[arg-type]
     ]
     messages = []
     for attempt in attempts:
@@ -312,6 +461,13 @@ def test_bad_arguments_are_refused_before_anything_is_sent() -> None:
         "expected a NumPy array",
         "color of at least 0",
         "expected 6 elements",
+        "masked arrays are not supported",
+        "masked arrays are not supported",
+        "expected an array or what makes one",
+        "root: expected a whole number, got 0.0",
+        "color: expected a whole number, got 0.5",
+        "key: expected a number of 64 bits",
+        "more than 0 seconds, got 'soon'",
     ]
     for messages in (first, second):
         for message, part in zip(messages, wanted, strict=True):
