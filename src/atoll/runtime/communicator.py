@@ -111,7 +111,10 @@ class Communicator:
         self, array: Array, root: int = 0, *, algorithm: AlgorithmLike = "auto", async_op: bool = False,
         timeout: float | None = None,
     ) -> Any:  # fmt: skip
-        """The root's ``array`` in every rank's ``array``, in place; ``array`` is returned."""
+        """The root's ``array`` in every rank's ``array``, in place; ``array`` is returned.
+
+        The root returns when its bytes are sent. What is found wrong after that, it raises in its next call.
+        """
         root = self._check_root("broadcast", root)
         timeout_s = self._check(timeout)
         result = as_output("broadcast", array, _dtype_of(array), np.size(array)) if self.rank != root else array
