@@ -37,7 +37,7 @@ def jobs(draw: st.DrawFn) -> Job:
         swap_s=draw(st.floats(0, 1800)),
         restart_s=draw(st.floats(0, 1800)),
         repair_s=draw(st.floats(60, DAY)),
-        in_place_share=draw(st.floats(0, 1)),
+        in_place_share=draw(st.integers(0, 100)) / 100,
         domains=draw(st.sampled_from(((), (Domain(1, 400 * DAY),)))),
         spares=draw(st.none() | st.integers(0, 50)),
         elastic=draw(st.booleans()),
