@@ -63,12 +63,14 @@ def main() -> None:
 def entry_point() -> None:
     """Run the command line and turn errors into one line and an exit status."""
     try:
-        status = main(standalone_mode=False)
+        status = main(prog_name="atoll", standalone_mode=False)
     except click.exceptions.Abort:
         click.echo("atoll: interrupted", err=True)
         sys.exit(130)
     except click.ClickException as error:
-        error.show()
+        where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx is not None else "atoll"
+        message = " ".join(error.format_message().split())
+        click.echo(f"{where}: {message} See {where} --help", err=True)
         sys.exit(error.exit_code)
     except InternalError:
         raise
