@@ -175,6 +175,17 @@ def test_every_preset_nics_add_up_to_the_published_network() -> None:
         assert sum(cable.bandwidth_bytes_per_s() for cable in cables) * 8 == pytest.approx(expected * 1e9)
 
 
+def test_adaptive_routing_makes_trunks_of_all_cables() -> None:
+    """32 cables of 48 GB/s a leaf; a pod and rail has 4 spines of 32 cables to the cores."""
+    cluster = preset("dgx-h100", 512)
+    assert cluster.usable_bytes_per_s[cluster.first_leaf_link] == pytest.approx(32 * 48e9)
+    assert cluster.usable_bytes_per_s[cluster.first_spine_link] == pytest.approx(4 * 32 * 48e9)
+    assert cluster.num_links - cluster.first_spine_link == 2 * 4 * 8
+    single = preset("dgx-h100", 512, routing=Routing.ECMP)
+    assert single.usable_bytes_per_s[single.first_leaf_link] == pytest.approx(48e9)
+    assert single.num_links - single.first_spine_link == 2 * 128 * 32
+
+
 def test_a_hundred_thousand_gpus_are_described_in_few_words() -> None:
     cluster = preset("dgx-h100", 12_500)
     assert cluster.num_gpus == 100_000

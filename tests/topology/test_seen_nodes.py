@@ -62,6 +62,29 @@ def test_the_wrong_file_of_a_machine_is_caught_and_its_twin_is_not(cases: Path) 
     assert slow.island_bytes_per_s("gpu1") == fast.island_bytes_per_s("gpu1")
 
 
+@pytest.mark.parametrize("counts", [(1, 12), (12, 1), (12, 0), (0, 12)])
+def test_ends_that_disagree_are_caught_in_either_order(counts: tuple[int, int]) -> None:
+    gpus = "".join(
+        f'<pci busid="0000:0{i}:00.0" class="0x030200"><gpu dev="{i}" sm="80" rank="{i}">'
+        + (f'<nvlink target="0000:0{1 - i}:00.0" count="{count}" tclass="0x030200"/>' if count else "")
+        + "</gpu></pci>"
+        for i, count in enumerate(counts)
+    )
+    node = seen_in_xml(read_topology_xml(f'<system version="1"><cpu numaid="0">{gpus}</cpu></system>', "x"))
+    (problem,) = lint_node(node)
+    assert problem.id == "T01"
+    assert {str(count) for count in counts} <= set(re.findall(r"\d+", problem.what.partition(" has ")[2]))
+
+
+def test_links_to_several_switch_chips_are_one_bond() -> None:
+    chips = "".join(f'<nvlink target="0000:c{i}:00.0" count="6" tclass="0x068000"/>' for i in range(3))
+    text = re.sub("<nvlink[^>]*/>", chips, xml_text(sm=90))
+    node = seen_in_xml(read_topology_xml(text, "x"))
+    assert lint_node(node) == ()
+    assert {gpu.count_to(SWITCH) for gpu in node.gpus} == {18}
+    assert import_node(node).node_type.island_bytes_per_s("gpu0", usable=False) == 450e9
+
+
 @pytest.mark.parametrize(
     ("bond", "gpu", "expected"),
     [
@@ -176,6 +199,14 @@ def test_matrices_of_any_tree_come_back_word_for_word(data: st.DataObject) -> No
     matrix = read_topology_matrices("\n".join(rows) + "\n", "x")[0]
     words_come_back(matrix)
     assert {problem.id for problem in lint_node(seen_in_matrix(matrix))} <= ({"T09"} if nics >= gpus > 1 else set())
+
+
+def test_cpus_are_told_apart_by_affinity_where_nvlink_hides_the_rest() -> None:
+    node = matrix_node("NV8")
+    assert [gpu.parent for gpu in node.gpus] == ["cpu0"] * 4 + ["cpu1"] * 4
+    unknown = matrix_text("NV8").replace("0-31\t0", "N/A\tN/A").replace("32-63\t1", "N/A\tN/A")
+    alone = seen_in_matrix(read_topology_matrices(unknown, "x")[0])
+    assert {gpu.parent for gpu in alone.gpus} == {"cpu0"}
 
 
 def test_hybrid_boards_pass_on_over_one_gpu_and_far_pairs_use_pcie() -> None:
