@@ -93,10 +93,11 @@ def test_a_late_rank_is_no_mismatch() -> None:
 
 
 def one_dies(comm: Communicator, victim: int, how: str) -> Any:
-    comm.all_reduce(np.ones(2))
     if comm.rank == victim:
+        comm.all_reduce(np.ones(2))
         os.kill(os.getpid(), signal.SIGKILL) if how == "kill" else os._exit(3)
-    got = caught(lambda: comm.all_reduce(np.ones(1 << 20)))
+    # Its death may be known before the first call has ended here.
+    got = caught(lambda: (comm.all_reduce(np.ones(2)), comm.all_reduce(np.ones(1 << 20))))
     again = caught(comm.barrier)
     return got, again[0]
 
