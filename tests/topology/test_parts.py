@@ -112,6 +112,7 @@ def test_the_last_nic_is_missed() -> None:
     ("name", "island", "network"),
     [
         ("dgx-a100", 240e9, 8 * 24e9), ("dgx-h100", 370.8e9, 8 * 48e9), ("gb200-nvl72", 721.8e9, 4 * 48e9),
+        ("gb300-nvl72", 721.8e9, 4 * 92.2e9),  # PCIe 6 x16 carries a little less than 800 Gb/s
         ("aws-p4d", 240e9, 4 * 11.5e9), ("aws-p5", 370.8e9, 32 * 11.5e9), ("mi300x", 7 * 48e9, 8 * 48e9),
         ("l40s-pcie", 24e9, 4 * 23.5e9), ("rtx4090-box", 24e9, 11.75e9),
     ],
@@ -120,7 +121,7 @@ def test_capacities_of_nodes(name: str, island: float, network: float) -> None:
     capacity = node_capacity(preset(name).groups[0].node_type)
     assert capacity.island_bytes_per_s == pytest.approx(island, rel=0.01)
     assert capacity.network_bytes_per_s == pytest.approx(network, rel=0.01)
-    assert capacity.island_gpus == {"gb200-nvl72": 72, "l40s-pcie": 1, "rtx4090-box": 1}.get(name, 8)
+    assert capacity.island_gpus == {"gb200-nvl72": 72, "gb300-nvl72": 72, "l40s-pcie": 1, "rtx4090-box": 1}.get(name, 8)
 
 
 def test_the_ratio_of_island_and_network_is_the_headline_one() -> None:

@@ -15,6 +15,7 @@ from atoll.errors import SpecError
 from atoll.readers.topology_matrix import TopologyMatrix, nvlinks, read_topology_matrices
 from atoll.readers.topology_xml import read_topology_xml
 from atoll.topology.diff import diff_nodes
+from atoll.topology.gpu_models import assumed_family
 from atoll.topology.lint import lint_node, lint_nodes
 from atoll.topology.load import Loaded, cluster_of_hosts, load_cluster, read_file, seen_nodes
 from atoll.topology.node_paths import node_paths
@@ -97,6 +98,19 @@ def test_links_to_several_switch_chips_are_one_bond() -> None:
 )  # fmt: skip
 def test_links_of_a_whole_board_are_judged_by_the_model(bond: str, gpu: str, expected: list[str]) -> None:
     assert ids(matrix_node(bond), gpu) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "sm", "links", "expected"),
+    [
+        ("NVIDIA A800-SXM4-80GB", 80, 8, "A800"), ("", 80, 8, "A800"), ("", 80, 12, "A100"), ("", 90, 8, "H800"),
+        ("", 90, 18, "H100"), ("", 90, 0, "H100"), ("", 100, 18, "B200"), ("", None, 18, "H100"), ("", None, 3, None),
+        ("", 86, 4, None), ("NVIDIA GB200", None, 18, "GB200"),
+    ],
+)  # fmt: skip
+def test_the_family_that_figures_are_taken_from(name: str, sm: int | None, links: int, expected: str | None) -> None:
+    family = assumed_family(name, sm, links)
+    assert (family.name if family is not None else None) == expected
 
 
 def test_direct_boards_of_four_share_their_links_out() -> None:
