@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import codecs
 import io
-import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -218,7 +217,3 @@ def feed_all(source: Iterable[Line], readers: Iterable[LineReader]) -> None:
     for line in source:
         for reader in readers:
             reader.feed(line)
-
-
-def file_size(path: Path) -> int:
-    return os.stat(path).st_size
