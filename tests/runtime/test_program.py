@@ -63,13 +63,18 @@ def test_both_ends_of_every_lane_count_the_same_bytes_and_empty_lanes_are_none(l
         proven = prove(build("all_reduce", name, 5))
         programs = [compile_program(proven, rank, length, 8) for rank in range(5)]
         for rank, program in enumerate(programs):
-            assert all(lane.num_bytes > 0 for lane in program.lanes)
-            assert all(lane.num_bytes == sum(op.num_bytes for op in lane.operations) for lane in program.lanes)
+            assert all(lane.num_bytes > 0 for lane in program.lanes if length)
+            for lane in program.lanes:
+                assert lane.num_bytes + lane.token_bytes == sum(op.num_bytes for op in lane.operations)
             assert all(operation.num_bytes > 0 for operation in program.operations)
             for (peer, channel), num_bytes in total(program, incoming=False).items():
                 assert total(programs[peer], incoming=True)[rank, channel] == num_bytes
         if length == 0:
-            assert not any(program.lanes for program in programs)
+            # Three rounds of tokens, to and from the ranks 1, 2 and 4 away.
+            for rank, program in enumerate(programs):
+                ends = sorted((lane.incoming, (lane.peer - rank) % 5, lane.token_bytes) for lane in program.lanes)
+                assert ends == [(False, 1, 1), (False, 2, 1), (False, 4, 1), (True, 1, 1), (True, 3, 1), (True, 4, 1)]
+            assert not any(program.payload_operations for program in programs)
 
 
 def test_scratch_has_room_for_the_longest_chunk_that_ever_lies_there() -> None:
@@ -80,7 +85,7 @@ def test_scratch_has_room_for_the_longest_chunk_that_ever_lies_there() -> None:
     proven = prove(builder.build())
     assert chunk_sizes(proven.contract, 10).tolist() == [4, 3, 3]
     program = compile_program(proven, 1, 10, 8)
-    assert program.scratch_bytes == 4 * 8
+    assert program.scratch_bytes == 4 * 8 + 2  # and two tokens
     # A shorter chunk after a longer one frees only what it covers; each write waits for the move out before it.
     incoming = next(lane for lane in program.lanes if lane.incoming)
     waits = {op.num_bytes: [(before, num_bytes) for before, _, _, num_bytes in op.guards] for op in incoming.operations}

@@ -46,17 +46,27 @@ def disagree(comm: Communicator, kind: str, size: int) -> Any:
             call = lambda: comm.all_gather(array) if odd else comm.all_reduce(array)  # noqa: E731
         case "algorithm":
             call = lambda: comm.all_reduce(array, algorithm="ring" if odd else "direct")  # noqa: E731
-        case "root":
+        case "broadcast root":
             call = lambda: comm.broadcast(array, root=1 if odd else 0)  # noqa: E731
+        case "reduce root":
+            call = lambda: comm.reduce(array, root=1 if odd else 0)  # noqa: E731
+        case "gather root":
+            call = lambda: comm.gather(array, root=comm.rank)  # noqa: E731
+        case "scatter dtype":
+            parts = np.zeros(size * comm.world_size, np.float32) if comm.rank == 0 else None
+            out = np.zeros(size, np.int32 if odd else np.float32)
+            call = lambda: comm.scatter(parts, out=out)  # noqa: E731
+        case "nothing to send":
+            call = lambda: comm.all_reduce(array[:0], "max" if odd else "sum")  # noqa: E731
         case _:
             call = lambda: comm.barrier() if odd else comm.all_reduce(array)  # noqa: E731
-    first = caught(call)
-    # A rank whose part was done before the disagreement was known learns of it in its next call.
-    return first if first[0] != "nothing" else caught(comm.barrier)
+    return caught(call)
 
 
 @pytest.mark.parametrize("size", [10, 300_000])
-@pytest.mark.parametrize("kind", ["dtype", "count", "op", "collective", "algorithm", "root", "barrier"])
+@pytest.mark.parametrize(
+    "kind", ["dtype", "count", "op", "collective", "algorithm", "broadcast root", "reduce root",
+             "scatter dtype", "nothing to send", "barrier"])  # fmt: skip
 def test_a_mismatch_is_told_to_every_rank_with_who_called_what(kind: str, size: int) -> None:
     for world_size in (2, 4):
         for got, message, _, _ in run_ranks(world_size, disagree, kind, size):
@@ -64,6 +74,12 @@ def test_a_mismatch_is_told_to_every_rank_with_who_called_what(kind: str, size: 
             assert f"rank {world_size - 1} called" in message
             others = "rank 0 called" if world_size == 2 else f"ranks 0-{world_size - 2} called"
             assert others in message
+
+
+def test_ranks_that_each_call_something_else_are_all_named() -> None:
+    for got, message, _, _ in run_ranks(3, disagree, "gather root", 10):
+        assert got == CollectiveMismatch.__name__, message
+        assert all(f"rank {rank} called gather(float32, 30, root={rank}" in message for rank in range(3)), message
 
 
 def waits_for_the_other_root(comm: Communicator) -> Any:

@@ -120,6 +120,9 @@ class Caller:
 
         def on_finish() -> None:
             self._scratch.give(scratch)
+            for lane, link in zip(program.lanes, links, strict=True):
+                if lane.token_bytes and link is not None:
+                    link.count.tokens_are_overhead(lane.token_bytes, lane.incoming)
             if finish is not None:
                 finish()
 

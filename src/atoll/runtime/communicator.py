@@ -8,9 +8,9 @@ a new array is returned and the input is left alone; ``out=array`` itself is in 
 ``timeout``    seconds until ``CollectiveTimeout``, the communicator's own by default; never without end
 
 Ranks must make the same calls in the same order. Where they do not, every rank gets ``CollectiveMismatch`` with who
-called what; a rank that is gone is ``PeerLost`` on all others. A rank whose own part was done before that was known
-(the root of a broadcast that has only sent, say) has returned by then, and raises in its next call: a collective that
-has returned says that this rank's output is right, not that the others have theirs; ``barrier`` says that.
+called what; a rank that is gone is ``PeerLost`` on all others. So no collective returns on a rank before all ranks have
+called it, also where the data alone would let it (the root of a broadcast only sends). That a collective has returned
+says that this rank's output is right, not that the others have theirs yet.
 
 After such an error the communicator is of no more use: later calls raise the same error, and what the failed calls
 would have written is undefined. The same holds where a call is interrupted, by Ctrl-C or by what an operation raises:
@@ -113,7 +113,7 @@ class Communicator:
     ) -> Any:  # fmt: skip
         """The root's ``array`` in every rank's ``array``, in place; ``array`` is returned.
 
-        The root returns when its bytes are sent. What is found wrong after that, it raises in its next call.
+        The root returns when its bytes are sent and all ranks have called.
         """
         root = self._check_root("broadcast", root)
         timeout_s = self._check(timeout)

@@ -39,12 +39,21 @@ class Pumped(Enum):
 
 
 class ByteCount(msgspec.Struct):
-    """Bytes really passed to and from one peer's sockets; overhead is headers."""
+    """Bytes really passed to and from one peer's sockets; overhead is headers and tokens."""
 
     payload_sent: int = 0
     payload_received: int = 0
     overhead_sent: int = 0
     overhead_received: int = 0
+
+    def tokens_are_overhead(self, num_bytes: int, incoming: bool) -> None:
+        """``num_bytes`` counted as payload were tokens."""
+        if incoming:
+            self.payload_received -= num_bytes
+            self.overhead_received += num_bytes
+        else:
+            self.payload_sent -= num_bytes
+            self.overhead_sent += num_bytes
 
 
 class _Stream:

@@ -190,12 +190,13 @@ class Machine:
         return woken
 
     def bytes_moved(self) -> int:
-        """Bytes sent and received over all lanes but local moves."""
+        """Payload bytes sent and received over all lanes but local moves."""
         return sum(
             self._marks[operation.number]
             for lane in self.program.lanes
             if lane.peer != LOCAL
             for operation in lane.operations
+            if operation.number < self.program.payload_operations
         )
 
     def position(self) -> int:

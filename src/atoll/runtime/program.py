@@ -10,6 +10,11 @@ Buffers are the caller's input and output and a scratch that the machine allocat
 input and output overlap, and the output's name is used for what they share. Scratch holds only the chunks that this
 rank touches, each with room for the largest chunk that ever lies there.
 
+**Tokens.** A collective must not return on one rank while another has called something else, or nobody would learn of
+it in time. Where the data alone does not make every rank wait for every other one (a root that only sends, an empty
+block), the program ends with a dissemination of one-byte tokens, whose headers say who has called what. They are
+overhead, not payload.
+
 Programs are cached by the communicator: nothing is planned twice.
 """
 
@@ -19,7 +24,7 @@ import msgspec
 import numpy as np
 
 from atoll.errors import InternalError, SpecError
-from atoll.schedule.contract import IntArray
+from atoll.schedule.contract import Contract, IntArray
 from atoll.schedule.dependencies import APPLY, READ, derive
 from atoll.schedule.partition import chunk_sizes
 from atoll.schedule.prove import ProvenSchedule
@@ -50,7 +55,7 @@ class Operation(msgspec.Struct):
 
 
 class Lane(msgspec.Struct):
-    """Operations of one direction of one connection, in order; ``num_bytes`` in all."""
+    """Operations of one direction of one connection, in order: ``num_bytes`` of payload, then ``token_bytes``."""
 
     number: int
     peer: int
@@ -58,10 +63,14 @@ class Lane(msgspec.Struct):
     incoming: bool
     operations: list[Operation] = []
     num_bytes: int = 0
+    token_bytes: int = 0
 
 
 class Program(msgspec.Struct):
-    """``lanes[i].number == i``; ``wakes[operation]`` are the lanes that an advance of its mark may unblock."""
+    """``lanes[i].number == i``; ``wakes[operation]`` are the lanes that an advance of its mark may unblock.
+
+    ``operations[payload_operations:]`` are tokens.
+    """
 
     name: str
     rank: int
@@ -74,6 +83,7 @@ class Program(msgspec.Struct):
     input_bytes: int
     output_bytes: int
     needs_reduction: bool
+    payload_operations: int
 
     @property
     def sent_bytes(self) -> int:
@@ -104,6 +114,8 @@ def compile_program(proven: ProvenSchedule, rank: int, length: int, itemsize: in
     builder = _Builder(proven.name, rank, layout, chunks, number, sizes, proven.received_first[entry])
     builder.place_operations()
     builder.place_guards(proven, rows)
+    if not _all_wait_for_all(terms, sizes):
+        builder.place_tokens(proven.header.world_size)
     input_bytes, output_bytes = (
         int(sizes[held].sum()) for held in (terms.input_chunks(rank), terms.output_chunks(rank))
     )
@@ -119,7 +131,19 @@ def transfer_program(rank: int, length: int, itemsize: int) -> Program:
     lane.operations.append(move)
     held = (num_bytes, 0) if rank == 0 else (0, num_bytes)
     some = num_bytes > 0
-    return Program("send", rank, length, itemsize, 0, [move] * some, [lane] * some, [()] * some, *held, False)
+    return Program(
+        "send", rank, length, itemsize, 0, [move] * some, [lane] * some, [()] * some, *held, False, int(some)
+    )  # fmt: skip
+
+
+def _all_wait_for_all(terms: Contract, sizes: IntArray) -> bool:
+    """Whether no rank can end before all ranks have begun: each output holds bytes that depend on every rank."""
+    if terms.world_size == 1:
+        return True
+    if terms.collective.rooted:
+        return False
+    blocks = sizes.reshape(terms.blocks, terms.chunks_per_block).sum(axis=1)
+    return bool((blocks > 0).all())
 
 
 def keeps_places(proven: ProvenSchedule) -> bool:
@@ -189,6 +213,8 @@ class _Builder:
         self.operations: list[Operation] = []
         self.lanes: dict[tuple[int, int, bool], Lane] = {}
         self.lane_of: list[int] = []
+        self.token_bytes = 0
+        self.payload_operations = 0
         # (operation, byte offset in it) of each single-chunk row, by side; None where it moves no bytes.
         nowhere: tuple[int, int] | None = None
         self.at = ([nowhere] * len(self.size), [nowhere] * len(self.size))
@@ -254,6 +280,28 @@ class _Builder:
                 num_bytes = min(self.size[first_before + step], self.size[first_after + step])
                 self._guard(later, earlier, num_bytes)
 
+        self.payload_operations = len(self.operations)
+
+    def place_tokens(self, world_size: int) -> None:
+        """In round k, rank r tells r + 2^k that it and all that it has heard of have begun."""
+        last_step = self.operations[-1].step if self.operations else -1
+        heard: Operation | None = None
+        for round_number in range((world_size - 1).bit_length()):
+            for incoming in (False, True):
+                distance = -(1 << round_number) if incoming else 1 << round_number
+                lane = self._lane((self.rank + distance) % world_size, 0, incoming)
+                place = (SCRATCH, self.layout.scratch_bytes + self.token_bytes)
+                token = Operation(
+                    len(self.operations), 1, last_step + 1 + round_number, None if incoming else place,
+                    place if incoming else None, guards=[] if heard is None or incoming else [(heard.number, 0, 0, 1)],
+                )  # fmt: skip
+                self.token_bytes += 1
+                self.operations.append(token)
+                self.lane_of.append(lane.number)
+                lane.operations.append(token)
+                lane.token_bytes += 1
+            heard = token
+
     def program(self, length: int, itemsize: int, input_bytes: int, output_bytes: int) -> Program:
         wakes: list[set[int]] = [set() for _ in self.operations]
         for operation in self.operations:
@@ -264,13 +312,14 @@ class _Builder:
             rank=self.rank,
             length=length,
             itemsize=itemsize,
-            scratch_bytes=self.layout.scratch_bytes,
+            scratch_bytes=self.layout.scratch_bytes + self.token_bytes,
             operations=self.operations,
             lanes=list(self.lanes.values()),
             wakes=[tuple(sorted(lanes)) for lanes in wakes],
             input_bytes=input_bytes,
             output_bytes=output_bytes,
             needs_reduction=any(operation.operand is not None for operation in self.operations),
+            payload_operations=self.payload_operations,
         )
 
     def _lane(self, peer: int, channel: int, incoming: bool) -> Lane:
