@@ -357,6 +357,10 @@ def swing_all_reduce(n: int, length: int, root: int) -> Counts:
     return counts(2 * levels, 2 * core * levels + 2 * core * (n > core), volume, volume)
 
 
+def ordered_reduce(n: int, length: int, root: int) -> Counts:
+    return plus(direct_reduce_scatter(n, length, root), direct_gather(n, length, root))
+
+
 FORMS: dict[tuple[str, str], Form] = {
     ("all_reduce", "ring"): ring_all_reduce,
     ("all_reduce", "bidirectional_ring"): bidirectional_all_reduce,
@@ -365,6 +369,9 @@ FORMS: dict[tuple[str, str], Form] = {
     ("all_reduce", "binomial_tree"): binomial_all_reduce,
     ("all_reduce", "double_binary_tree"): double_tree_all_reduce,
     ("all_reduce", "direct"): direct_all_reduce,
+    ("all_reduce", "ordered"): direct_all_reduce,
+    ("reduce_scatter", "ordered"): direct_reduce_scatter,
+    ("reduce", "ordered"): ordered_reduce,
     ("all_reduce", "one_shot"): one_shot_all_reduce,
     ("all_reduce", "naive"): naive_all_reduce,
     ("all_reduce", "bruck"): bruck_all_reduce,

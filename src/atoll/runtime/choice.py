@@ -8,13 +8,21 @@ the same bits on all ranks.
 from __future__ import annotations
 
 from atoll.algorithms.catalog import default
+from atoll.runtime.stability import Order, stable_algorithms
 
 SMALL_BYTES = 32 << 10
 LARGE_BYTES = 1 << 20
 
 
-def choose(collective: str, world_size: int, size_bytes: int) -> str:
+def choose(collective: str, world_size: int, size_bytes: int, order: Order = "any") -> str:
     """The name of a catalogued algorithm for a vector of ``size_bytes`` in all."""
+    stable = stable_algorithms(collective, order)
+    if stable is not None and collective == "all_reduce" and order == "rank":
+        return "one_shot" if size_bytes <= SMALL_BYTES else "ordered"
+    if stable is not None and collective == "all_reduce":
+        return "recursive_doubling" if world_size <= 2 or size_bytes <= SMALL_BYTES else "halving_doubling"
+    if stable is not None:
+        return stable[0]
     if collective == "all_reduce":
         if world_size <= 2 or size_bytes <= SMALL_BYTES:
             return "recursive_doubling"

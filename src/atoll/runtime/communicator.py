@@ -7,6 +7,10 @@ a new array is returned and the input is left alone; ``out=array`` itself is in 
 ``async_op``   return a ``Work`` at once instead of the result
 ``timeout``    seconds until ``CollectiveTimeout``, the communicator's own by default; never without end
 
+Reductions take ``deterministic=True``, which fixes the order of an element's sum for every size, position and
+transport, and ``order="rank"``, ((x0 + x1) + x2) + ... whichever algorithm runs (``runtime.stability``); without them
+they do as ``atoll.init`` was told.
+
 Ranks must make the same calls in the same order. Where they do not, every rank gets ``CollectiveMismatch`` with who
 called what; a rank that is gone is ``PeerLost`` on all others. So no collective returns on a rank before all ranks have
 called it, also where the data alone would let it (the root of a broadcast only sends). That a collective has returned
@@ -36,6 +40,7 @@ from atoll.runtime.link import ByteCount
 from atoll.runtime.plans import AlgorithmLike, Plans, transfer_plan
 from atoll.runtime.process import Process
 from atoll.runtime.reduction import OperationLike, Reduction, reduction
+from atoll.runtime.stability import Order, order_asked
 from atoll.schedule.contract import contract
 from atoll.schedule.partition import balanced
 
@@ -45,12 +50,16 @@ DEFAULT_TIMEOUT_S = 60.0
 class Communicator:
     """Ranks 0 to ``world_size - 1``; made by ``atoll.init`` and ``split``."""
 
-    def __init__(self, process: Process, communicator_id: int, world_ranks: Sequence[int], timeout_s: float) -> None:
-        """``world_ranks[r]`` is the world rank of this communicator's rank r."""
+    def __init__(
+        self, process: Process, communicator_id: int, world_ranks: Sequence[int], timeout_s: float,
+        order: Order = "any",
+    ) -> None:  # fmt: skip
+        """``world_ranks[r]`` is the world rank of this communicator's rank r; ``order`` that of its reductions."""
         self._caller = Caller(process, communicator_id, world_ranks, timeout_s, {})
         self.rank = self._caller.rank
         self.world_size = len(self._caller.world_ranks)
         self._plans = Plans(self.rank, self.world_size)
+        self._order: Order = order
         self._pairs: dict[tuple[int, int], Caller] = {}
         self._splits = 0
         self._closed = False
@@ -68,16 +77,18 @@ class Communicator:
 
     def all_reduce(
         self, array: npt.ArrayLike, op: OperationLike = "sum", *, out: Array | None = None,
-        algorithm: AlgorithmLike = "auto", async_op: bool = False, timeout: float | None = None,
+        algorithm: AlgorithmLike = "auto", deterministic: bool | None = None, order: str | None = None,
+        async_op: bool = False, timeout: float | None = None,
     ) -> Any:  # fmt: skip
         """The reduction of every rank's ``array``, on every rank; any shape, the same on all ranks."""
         source = as_input("all_reduce", array)
         return self._start("all_reduce", source, out, source.shape, source.size, op, None, algorithm,
-                           async_op, timeout)  # fmt: skip
+                           async_op, timeout, order=order_asked(deterministic, order, self._order))  # fmt: skip
 
     def reduce_scatter(
         self, array: npt.ArrayLike, op: OperationLike = "sum", *, out: Array | None = None,
-        algorithm: AlgorithmLike = "auto", async_op: bool = False, timeout: float | None = None,
+        algorithm: AlgorithmLike = "auto", deterministic: bool | None = None, order: str | None = None,
+        async_op: bool = False, timeout: float | None = None,
     ) -> Any:  # fmt: skip
         """Block ``rank`` of the reduction of every rank's ``array``.
 
@@ -91,7 +102,7 @@ class Communicator:
         size = int(balanced(source.size, self.world_size)[self.rank])
         shape = _block_shape(source.shape, self.world_size, size)
         return self._start("reduce_scatter", source, out, shape, source.size, op, None, algorithm,
-                           async_op, timeout)  # fmt: skip
+                           async_op, timeout, order=order_asked(deterministic, order, self._order))  # fmt: skip
 
     def all_gather(
         self, array: npt.ArrayLike, *, out: Array | None = None, algorithm: AlgorithmLike = "auto",
@@ -128,13 +139,15 @@ class Communicator:
 
     def reduce(
         self, array: npt.ArrayLike, op: OperationLike = "sum", root: int = 0, *, out: Array | None = None,
-        algorithm: AlgorithmLike = "auto", async_op: bool = False, timeout: float | None = None,
+        algorithm: AlgorithmLike = "auto", deterministic: bool | None = None, order: str | None = None,
+        async_op: bool = False, timeout: float | None = None,
     ) -> Any:  # fmt: skip
         """The reduction of every rank's ``array`` at the root; ``None`` elsewhere, where ``out`` is not looked at."""
         root = self._check_root("reduce", root)
         source = as_input("reduce", array)
         return self._start("reduce", source, out, source.shape, source.size, op, root, algorithm, async_op,
-                           timeout, has_output=self.rank == root)  # fmt: skip
+                           timeout, has_output=self.rank == root,
+                           order=order_asked(deterministic, order, self._order))  # fmt: skip
 
     def all_to_all(
         self, array: npt.ArrayLike, *, out: Array | None = None, algorithm: AlgorithmLike = "auto",
@@ -235,7 +248,7 @@ class Communicator:
         caller = self._caller
         identity = derive_id(caller.identity, "split", self._splits, color)
         return Communicator(
-            caller.process, identity, [caller.world_ranks[rank] for _, rank in members], caller.timeout_s
+            caller.process, identity, [caller.world_ranks[rank] for _, rank in members], caller.timeout_s, self._order
         )  # fmt: skip
 
     def traffic(self) -> dict[int, ByteCount]:
@@ -261,7 +274,7 @@ class Communicator:
     def _start(
         self, collective: str, source: Array, out: Array | None, shape: tuple[int, ...], length: int,
         op: OperationLike | None, root: int | None, algorithm: AlgorithmLike, async_op: bool, timeout: float | None, *,
-        has_output: bool = True,
+        has_output: bool = True, order: Order = "any",
     ) -> Any:  # fmt: skip
         """A collective from ``source`` to ``out``, or to a new array of ``shape``; ``has_output``: whether this rank
         gets any. ``length`` is the whole vector's."""
@@ -283,7 +296,7 @@ class Communicator:
                 )
                 if not in_place:
                     source = source.copy()
-        plan = self._plans.plan(collective, algorithm, root, in_place, length, dtype.itemsize)
+        plan = self._plans.plan(collective, algorithm, root, in_place, length, dtype.itemsize, order)
         if in_place and not plan.in_place:
             source = source.copy()
         return self._caller.call(

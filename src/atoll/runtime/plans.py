@@ -14,6 +14,7 @@ from atoll.algorithms.catalog import build
 from atoll.errors import SpecError
 from atoll.runtime.choice import choose
 from atoll.runtime.program import Program, compile_program, transfer_program
+from atoll.runtime.stability import Order, check_order
 from atoll.schedule.out_of_place import out_of_place
 from atoll.schedule.prove import ProvenSchedule, prove
 from atoll.schedule.table import Schedule
@@ -45,32 +46,35 @@ class Plans:
         self._world_size = world_size
         self._proven: dict[tuple[str, str, int | None, bool], ProvenSchedule] = {}
         self._given: dict[int, tuple[AlgorithmLike, str]] = {}
-        self._plans: dict[tuple[str, AlgorithmLike | int, int | None, bool, int, int], Plan] = {}
+        self._plans: dict[tuple[str, AlgorithmLike | int, int | None, bool, int, int, Order], Plan] = {}
 
     def plan(
-        self, collective: str, algorithm: AlgorithmLike, root: int | None, in_place: bool, length: int, itemsize: int
-    ) -> Plan:
+        self, collective: str, algorithm: AlgorithmLike, root: int | None, in_place: bool, length: int, itemsize: int,
+        order: Order = "any",
+    ) -> Plan:  # fmt: skip
         """The plan for one signature; ``length`` in elements of the whole vector.
 
         Where ``in_place`` is asked for and the schedule cannot, the plan is for separate memory and says so.
-        Raises ``SpecError`` for an algorithm that is unknown, for another collective, root or world; ``ScheduleError``
-        for a schedule that cannot be proven.
+        Raises ``SpecError`` for an algorithm that is unknown, for another collective, root or world, or whose sums
+        have another ``order``; ``ScheduleError`` for a schedule that cannot be proven.
         """
-        key = (collective, algorithm if isinstance(algorithm, str) else id(algorithm), root, in_place, length, itemsize)
+        named = algorithm if isinstance(algorithm, str) else id(algorithm)
+        key = (collective, named, root, in_place, length, itemsize, order)
         plan = self._plans.get(key)
         if plan is None:
             if len(self._plans) >= MAX_PROGRAMS:
                 self._plans.clear()
-            name = self._name(collective, algorithm, length * itemsize)
+            name = self._name(collective, algorithm, length * itemsize, order)
             proven = self._schedule(collective, name, algorithm, root, in_place)
+            check_order(proven, order)
             program = compile_program(proven, self._rank, length, itemsize)
             plan = Plan(name, program, in_place and proven.header.in_place)
             self._plans[key] = plan
         return plan
 
-    def _name(self, collective: str, algorithm: AlgorithmLike, size_bytes: int) -> str:
+    def _name(self, collective: str, algorithm: AlgorithmLike, size_bytes: int, order: Order) -> str:
         if isinstance(algorithm, str):
-            return choose(collective, self._world_size, size_bytes) if algorithm == "auto" else algorithm
+            return choose(collective, self._world_size, size_bytes, order) if algorithm == "auto" else algorithm
         known = self._given.get(id(algorithm))
         if known is None:
             schedule = algorithm.schedule if isinstance(algorithm, ProvenSchedule) else algorithm

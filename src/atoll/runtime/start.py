@@ -14,22 +14,26 @@ from atoll.runtime.endpoint import Endpoint
 from atoll.runtime.environment import read_placement
 from atoll.runtime.join import join
 from atoll.runtime.process import Process
+from atoll.runtime.stability import order_asked
 
 
 def init(
-    *, timeout: float = DEFAULT_TIMEOUT_S, join_timeout: float = 60.0, environ: Mapping[str, str] = os.environ
-) -> Communicator:
+    *, timeout: float = DEFAULT_TIMEOUT_S, join_timeout: float = 60.0, deterministic: bool | None = None,
+    order: str | None = None, environ: Mapping[str, str] = os.environ,
+) -> Communicator:  # fmt: skip
     """The communicator of all ranks; returns when all have joined.
 
     Rank, size and meeting place come from ``environ``: those of ``atoll launch``, torchrun, Open MPI, MPICH or Slurm
     (``runtime.environment`` says which variables); without any this is a world of one. ``timeout`` is the default
-    deadline of every call, ``join_timeout`` that of joining, both in seconds.
+    deadline of every call, ``join_timeout`` that of joining, both in seconds. ``deterministic`` and ``order`` are what
+    reductions do where a call says nothing (``runtime.stability``).
 
     Raises ``SpecError`` for what the environment lacks, ``CollectiveTimeout`` naming the ranks that did not come.
     """
     for name, value in (("timeout", timeout), ("join_timeout", join_timeout)):
         if not value > 0:
             raise SpecError(f"{name}: expected more than 0 seconds, got {value}")
+    stable = order_asked(deterministic, order, "any")
     deadline = time.monotonic() + join_timeout
     membership = join(read_placement(environ), timeout_s=join_timeout)
     endpoint = Endpoint(membership)
@@ -40,4 +44,5 @@ def init(
         control.close()
         endpoint.close()
         raise
-    return Communicator(Process(membership, endpoint, control), WORLD_ID, range(membership.world_size), timeout)
+    process = Process(membership, endpoint, control)
+    return Communicator(process, WORLD_ID, range(membership.world_size), timeout, stable)

@@ -20,6 +20,8 @@ An **order** is one distinct expression among the outputs. Expressions do not me
 
 from __future__ import annotations
 
+from hashlib import blake2b
+
 import msgspec
 import numpy as np
 import numpy.typing as npt
@@ -62,6 +64,7 @@ class Certificate(msgspec.Struct, frozen=True):
     ``position_independent``  no rank's expression depends on the chunk: the order is one for the whole tensor
     ``num_orders``            distinct expressions among the outputs
     ``depth``                 the height of the deepest: the factor of the error bound ``depth * u * sum|x|``
+    ``order_digest``          names the one order, alike for all schedules that have it; None where there are several
     ``orders``                the commonest orders, at most ``MAX_ORDERS_LISTED``
     ``disagreement``          the first chunk for which two ranks differ, None where ``same_bits``
     """
@@ -75,6 +78,7 @@ class Certificate(msgspec.Struct, frozen=True):
     position_independent: bool
     num_orders: int
     depth: int
+    order_digest: str | None
     orders: tuple[Order, ...]
     disagreement: Disagreement | None
 
@@ -138,6 +142,7 @@ def certify(proven: ProvenSchedule) -> Certificate:
             position_independent=True,
             num_orders=0,
             depth=0,
+            order_digest=None,
             orders=(),
             disagreement=None,
         )
@@ -178,6 +183,7 @@ def certify(proven: ProvenSchedule) -> Certificate:
         position_independent=bool(position_independent),
         num_orders=len(distinct),
         depth=int(pairs.depth[distinct].max(initial=0)),
+        order_digest=pairs.digest(int(distinct[0])) if len(distinct) == 1 else None,
         orders=orders,
         disagreement=disagreement,
     )
@@ -284,6 +290,21 @@ class _Expressions:
             return str(expression)
         left, right = divmod(int(self._key[expression]), 1 << 32)
         return f"({self.text(left)}+{self.text(right)})"
+
+    def digest(self, expression: int) -> str:
+        """A hash of the expression as written, whatever the ids here."""
+        inner, pending = set[int](), [expression]
+        while pending:
+            at = pending.pop()
+            if at >= self.leaves and at not in inner:
+                inner.add(at)
+                pending += divmod(int(self._key[at]), 1 << 32)
+        # Ascending, since a pair's parts have lower ids; not recursive, since a chain is as deep as it has ranks.
+        hashes: dict[int, str] = {}
+        for at in sorted(inner):
+            parts = [hashes.get(part, str(part)) for part in divmod(int(self._key[at]), 1 << 32)]
+            hashes[at] = blake2b("+".join(parts).encode(), digest_size=16).hexdigest()
+        return hashes.get(expression, str(expression))
 
     def _intern(self, keys: npt.NDArray[np.uint64]) -> _Ids:
         self._reserve(len(keys))
