@@ -32,6 +32,8 @@ class WoodenControl:
         self.failures: dict[int, Exception] = {}
         self.told: list[tuple[Any, ...]] = []
         self.on_waiting: Callable[[], None] = lambda: None
+        self.on_expired: Callable[[int, Exception], None] = self.failures.__setitem__
+        self.given_up: Exception | None = None
 
     def failure(self, communicator_id: int) -> Exception | None:
         return self.failures.get(communicator_id)
@@ -50,11 +52,17 @@ class WoodenControl:
         self.told.append(("disconnected", communicator_id, peer, reason))
         self.failures[communicator_id] = PeerLost("gone", culprits=[peer])
 
-    def timed_out(
+    def expired(
         self, communicator_id: int, sequence: int, timeout_s: float, waits_on: Any = (), progress: str = ""
-    ) -> CollectiveTimeout:
-        self.told.append(("timed_out", communicator_id, sequence, timeout_s, tuple(waits_on), progress))
-        return CollectiveTimeout("too late", culprits=waits_on)
+    ) -> None:
+        self.told.append(("expired", communicator_id, sequence, timeout_s, tuple(waits_on), progress))
+        self.on_expired(communicator_id, CollectiveTimeout("too late", culprits=waits_on))
+
+    def unexplained(self, communicator_id: int, sequence: int, timeout_s: float, waits_on: Any) -> CollectiveTimeout:
+        return CollectiveTimeout("nobody knows why", culprits=waits_on)
+
+    def confirm(self) -> Exception | None:
+        return self.given_up
 
     def all_told(self, what: str) -> list[tuple[Any, ...]]:
         return [told[1:] for told in self.told if told[0] == what]
@@ -319,7 +327,7 @@ def test_a_deadline_ends_a_task_whoever_drives(progresses: list[Progress], async
     else:
         assert progresses[0].wait(task)
     assert isinstance(task.error, CollectiveTimeout)
-    ((identity, sequence, timeout_s, waits_on, progress),) = control_of(progresses[0]).all_told("timed_out")
+    ((identity, sequence, timeout_s, waits_on, progress),) = control_of(progresses[0]).all_told("expired")
     assert (identity, sequence, timeout_s, waits_on) == (7, 0, 5.0, (1,))
     assert progress == "80 bytes still to come from rank 1 (step 0)"
 

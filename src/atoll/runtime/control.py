@@ -2,7 +2,8 @@
 
 The links are a full mesh, so that the end of a process is seen by every other one at the same moment, as an end of
 file, without any rank being special. The thread has its own epoll and sleeps without a timeout while nothing is wrong:
-an idle control plane costs nothing. What to do about an event is decided by ``ControlMachine``; this file does the I/O.
+an idle control plane costs nothing; only while somebody waits are signs of life asked for (``heartbeat``). What to do
+about an event is decided by ``ControlMachine``; this file does the I/O.
 
 Threads: callers write their calls into a ledger (no lock, no wake-up, see there) and post everything else as a command
 that the thread takes up. A failure shows in the ledger's ``failure`` and calls the communicator's ``wake``.
@@ -26,14 +27,18 @@ from functools import partial
 from typing import Final
 
 from atoll.errors import AtollError, CollectiveTimeout, InternalError, PeerLost, SpecError, WorldError
+from atoll.runtime.autopsy import look_at
 from atoll.runtime.control_link import ControlLink
-from atoll.runtime.control_machine import ControlMachine, Instruction, Send
+from atoll.runtime.control_machine import ControlMachine, Instruction, Part, Send
 from atoll.runtime.descriptor import CallDescriptor, name_ranks
+from atoll.runtime.detector import Examine
 from atoll.runtime.endpoint import ConnectionKey, Endpoint
+from atoll.runtime.environment import DEFAULT_HEARTBEAT_S
 from atoll.runtime.handshake import Purpose
 from atoll.runtime.ledger import CallLedger
 from atoll.runtime.membership import Membership
 from atoll.runtime.messages import ControlMessage, Linked
+from atoll.runtime.verdict import to_error
 from atoll.runtime.wakeup import Wakeup
 from atoll.units import format_duration
 
@@ -49,11 +54,17 @@ Command = Callable[[float], list[Instruction]]
 class Control:
     """One per process. All methods may be called from any thread; ranks are world ranks unless said otherwise."""
 
-    def __init__(self, membership: Membership, endpoint: Endpoint) -> None:
+    def __init__(self, membership: Membership, endpoint: Endpoint, heartbeat_s: float = DEFAULT_HEARTBEAT_S) -> None:
+        """A rank that somebody waits for is given up after ``heartbeat_s`` without a sign of life."""
         self._membership = membership
         self._endpoint = endpoint
         names = [f"pid {peer.pid} on {peer.host.name}" for peer in membership.peers]
-        self._machine = ControlMachine(membership.rank, names)
+        self._machine = ControlMachine(membership.rank, names, heartbeat_s)
+        # A rank is given up when it was silent for so long; one that has listened more recently is not.
+        self._listen_every_s = heartbeat_s / 2
+        self._listened_at = time.monotonic()
+        self._listen_asked = self._listen_done = 0
+        self._parted: list[ControlLink] = []
         self._ledgers: dict[int, CallLedger] = {}
         self._wakes: dict[int, Callable[[], None]] = {}
         self._links: dict[int, ControlLink] = {}
@@ -149,23 +160,54 @@ class Control:
         ranks = tuple(waits_on)
         self._post(lambda now: self._machine.waiting(communicator_id, sequence, ranks, now))
 
+    def confirm(self) -> AtollError | None:
+        """Why what this process has computed must not be handed out: it was given up, or is cut off; None otherwise.
+
+        Cheap, but once in a while (and after a while in which the process was stopped) it waits until the control
+        thread has heard all that the others have said.
+        """
+        now = time.monotonic()
+        if now - self._listened_at > self._listen_every_s and self._thread is not None:
+            with self._verdict:
+                self._listen_asked += 1
+                asked = self._listen_asked
+                self._wakeup.set()
+                self._verdict.wait_for(lambda: self._listen_done >= asked or self._closed, VERDICT_S)
+            self._listened_at = now
+        verdict = self._machine.cut_off
+        return None if verdict is None else to_error(verdict)
+
+    def expired(
+        self, communicator_id: int, sequence: int, timeout_s: float, waits_on: Sequence[int] = (), progress: str = ""
+    ) -> None:
+        """The deadline of a collective has passed. The verdict, for all ranks, shows in ``failure`` and wakes, within
+        ``VERDICT_S``; after that, or in a world of one, there is ``unexplained``. ``progress`` is words for the story,
+        such as ``step 3 of 6, chunk 2``."""
+        ranks = tuple(waits_on)
+        self._post(lambda now: self._machine.timed_out(communicator_id, sequence, timeout_s, ranks, progress, now))
+
     def timed_out(
         self, communicator_id: int, sequence: int, timeout_s: float, waits_on: Sequence[int] = (), progress: str = ""
     ) -> AtollError:
-        """The deadline of a collective has passed: the error to raise, which is also told to all other ranks.
+        """As ``expired``, and wait for the error to raise.
 
         Blocks for at most about a second to learn who entered and who never came. Usually ``CollectiveTimeout``; a
-        ``CollectiveMismatch`` or ``PeerLost`` where that is what happened. ``progress`` is words for the story, such
-        as ``step 3 of 6, chunk 2``.
+        ``CollectiveMismatch`` or ``PeerLost`` where that is what happened.
         """
         ledger = self._ledgers.get(communicator_id)
         if ledger is not None and self._thread is not None:
-            ranks = tuple(waits_on)
-            self._post(lambda now: self._machine.timed_out(communicator_id, sequence, timeout_s, ranks, progress, now))
+            self.expired(communicator_id, sequence, timeout_s, waits_on, progress)
             with self._verdict:
                 self._verdict.wait_for(lambda: ledger.failure is not None, VERDICT_S)
             if ledger.failure is not None:
                 return ledger.failure
+        return self.unexplained(communicator_id, sequence, timeout_s, waits_on)
+
+    def unexplained(
+        self, communicator_id: int, sequence: int, timeout_s: float, waits_on: Sequence[int]
+    ) -> CollectiveTimeout:
+        """The error of a deadline that has passed without a verdict."""
+        ledger = self._ledgers.get(communicator_id)
         call = None if ledger is None else ledger.look_up(sequence)[1]
         what = "a collective" if call is None else call.describe()
         return CollectiveTimeout(
@@ -217,13 +259,14 @@ class Control:
             self._fail_all(InternalError(f"the control thread has failed: {type(error).__name__}: {error}"))
         finally:
             self._endpoint.unsubscribe(self._wakeup.set)
-            for link in self._links.values():
+            for link in (*self._links.values(), *self._parted):
                 link.close()
             self._started.set()
 
     def _turn(self, until: float | None = None) -> None:
         """Sleep until something happens, then deal with all of it at once: see ``ControlMachine.heard``."""
         messages: list[tuple[int, ControlMessage]] = []
+        asked = self._listen_asked
         for fd, _ in self._epoll.poll(self._sleep_s(until)):
             if fd == self._wakeup.fileno():
                 self._wakeup.clear()
@@ -239,11 +282,15 @@ class Control:
             self._carry_out(self._machine.heard(messages, ended, time.monotonic()))
         self._take_commands()
         self._carry_out(self._machine.tick(time.monotonic()))
+        if asked != self._listen_done:
+            with self._verdict:
+                self._listen_done = asked
+                self._verdict.notify_all()
         if self._starting:
             self._check_start()
 
     def _sleep_s(self, until: float | None = None) -> float | None:
-        if self._commands or self._ended:
+        if self._commands or self._ended or self._listen_asked != self._listen_done:
             return 0.0
         deadlines = (until, self._machine.next_deadline(), self._endpoint.next_deadline())
         soonest = min((deadline for deadline in deadlines if deadline is not None), default=None)
@@ -260,14 +307,18 @@ class Control:
     def _drop_ended_links(self) -> dict[int, str]:
         ended: dict[int, str] = {}
         for link in self._ended:
-            if link.peer not in ended:
-                ended[link.peer] = link.ended
-                self._epoll.unregister(link.sock)
-                del self._links_by_fd[link.sock.fileno()]
-                del self._links[link.peer]
+            if self._links.get(link.peer) is link:
+                self._unlink(link)
                 link.close()
+                if not link.cut:
+                    ended[link.peer] = link.ended
         self._ended.clear()
         return ended
+
+    def _unlink(self, link: ControlLink) -> None:
+        self._epoll.unregister(link.sock)
+        del self._links_by_fd[link.sock.fileno()]
+        del self._links[link.peer]
 
     def _take_commands(self) -> None:
         while self._commands:
@@ -281,6 +332,19 @@ class Control:
                 if link is not None:
                     link.queue(instruction.message)
                     touched[instruction.peer] = link
+            elif isinstance(instruction, Part):
+                link = self._links.get(instruction.peer)
+                if link is not None:
+                    link.flush()
+                    self._unlink(link)
+                    link.part()
+                    touched.pop(instruction.peer, None)
+                    self._parted.append(link)
+            elif isinstance(instruction, Examine):
+                found = look_at(
+                    self._membership.peers[instruction.peer], self._membership.peers[self._membership.rank].host
+                )
+                self._carry_out(self._machine.examined(instruction.peer, found.conclusive, found.words))
             else:
                 with self._verdict:
                     self._verdict.notify_all()
@@ -357,7 +421,7 @@ class Control:
         error = SpecError("this process was forked from a rank and is none itself: join again, or use subprocesses")
         for ledger in self._ledgers.values():
             ledger.failure = error
-        for link in self._links.values():
+        for link in (*self._links.values(), *self._parted):
             link.close()
         self._closed = True
         self._endpoint.abandon_in_child()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from typing import Final
 
@@ -12,15 +13,21 @@ from atoll.runtime.wire import FrameReader, FrameWriter, WireError
 # What may wait for a peer that does not read; control messages are small and few, so it is stuck or stopped for long.
 MAX_QUEUED_BYTES: Final = 16 << 20
 _READ_BYTES: Final = 65536
+# The other side's kernel says that the process is gone. Anything else may be the network's doing.
+_ENDED: Final = (errno.ECONNRESET, errno.EPIPE)
 
 
 class ControlLink:
-    """The link to world rank ``peer``. ``ended`` says why it is over, empty while it is not."""
+    """The link to world rank ``peer``. ``ended`` says why it is over, empty while it is not.
+
+    ``cut``: it is over, but that says nothing about the process at its other end.
+    """
 
     def __init__(self, peer: int, connection: Connection) -> None:
         self.peer = peer
         self.sock: Final[socket.socket] = connection.sock
         self.ended = ""
+        self.cut = False
         self.watched_for_write = False
         self._reader: FrameReader[ControlMessage] = FrameReader(connection.keys.receive, CONTROL_DECODER)
         self._writer = FrameWriter(connection.keys.send)
@@ -65,7 +72,19 @@ class ControlLink:
             self.ended = f"its control link broke the protocol: {error}"
         except OSError as error:
             self.ended = f"its control link ended without a goodbye ({error.strerror})"
+            self.cut = error.errno not in _ENDED
         return messages
+
+    def part(self) -> None:
+        """Let the other end read what was said, and then the end; nothing more is read here.
+
+        The socket stays open: closing it with something unread would destroy what the other end has yet to read.
+        """
+        self.ended = "parted"
+        try:
+            self.sock.shutdown(socket.SHUT_WR)
+        except OSError:
+            return  # it is gone already
 
     def close(self) -> None:
         """Close the socket."""

@@ -11,6 +11,8 @@ facts, and each comes to the verdict by itself; nobody is special, and any one m
 - A link ended without a goodbye: the process is gone, ``PeerLost`` in every communicator it is in.
 - A rank departed, having completed n calls, and this rank is in call n or later: ``PeerLost`` too.
 - A data connection broke and nothing of the above has explained it in ``SUSPICION_S``: ``PeerLost``, told to all.
+- A rank that somebody waits for gives no sign of life and is given up (``detector``): ``PeerLost``, as if it had died.
+- This rank is the one that was given up, or is cut off from most others: ``PeerLost`` in all its communicators.
 
 A verdict is for good: it ends its communicator. One that is not obvious to all (by a link's end) is sent to all.
 """
@@ -19,14 +21,30 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from math import inf
 from typing import Final, NamedTuple
 
 import msgspec
 
 from atoll.runtime import verdict as verdicts
 from atoll.runtime.descriptor import CallDescriptor, name_ranks
+from atoll.runtime.detector import Ask, CutOff, Detector, Examine, Finding, GiveUp
 from atoll.runtime.ledger import NO_ALARM, CallLedger
-from atoll.runtime.messages import Asks, ControlMessage, Departed, Goodbye, Kind, Linked, Report, Standing, Verdict
+from atoll.runtime.messages import (
+    Accuse,
+    Asks,
+    Beat,
+    ControlMessage,
+    Departed,
+    Doubt,
+    GaveUp,
+    Goodbye,
+    Kind,
+    Linked,
+    Report,
+    Standing,
+    Verdict,
+)
 
 # Calls that differ are a mismatch already; this is how long late ranks may still add what they called.
 GRACE_S: Final = 0.5
@@ -52,7 +70,13 @@ class Wake(NamedTuple):
     communicator_id: int
 
 
-Instruction = Send | Wake
+class Part(NamedTuple):
+    """Say nothing more to world rank ``peer`` once what waits is sent, and hear nothing more of it."""
+
+    peer: int
+
+
+Instruction = Send | Wake | Part | Examine
 
 
 class _Inquiry:
@@ -82,12 +106,17 @@ class _Communicator:
 class ControlMachine:
     """The control plane of world rank ``rank``. ``names[r]`` says where rank r runs: ``pid 4711 on node7``.
 
-    Every event returns what to do about it. Times are seconds on one monotonic clock.
+    Every event returns what to do about it. Times are seconds on one monotonic clock. ``heartbeat_s`` is the silence
+    after which a rank that somebody waits for is given up; infinite: never.
     """
 
-    def __init__(self, rank: int, names: Sequence[str]) -> None:
+    def __init__(self, rank: int, names: Sequence[str], heartbeat_s: float = inf) -> None:
         self._rank = rank
         self._names = names
+        self._detector = Detector(rank, len(names), heartbeat_s)
+        self._waits: dict[tuple[int, int], tuple[int, ...]] = {}  # communicator, call -> world ranks awaited
+        self.cut_off: Verdict | None = None  # why this rank must not go on
+        self._given_up: set[int] = set()
         self._communicators: dict[int, _Communicator] = {}
         self._unclaimed: deque[tuple[int, Report | Verdict | Departed]] = deque(maxlen=MAX_UNCLAIMED)
         self._closed: deque[int] = deque(maxlen=MAX_UNCLAIMED)
@@ -105,7 +134,9 @@ class ControlMachine:
         for peer, message in unclaimed:
             self._dispatch(peer, message, now)
         gone = [peer for peer in ledger.ranks if peer in self.lost]
-        if gone:
+        if self.cut_off is not None:
+            self._fail(communicator, msgspec.structs.replace(self.cut_off, communicator_id=ledger.communicator_id))
+        elif gone:
             self._lose(communicator, gone)
         for peer in ledger.ranks:
             if peer in self.left and peer not in communicator.departed:
@@ -151,6 +182,7 @@ class ControlMachine:
             again = bool(waits_on) and known is not None and not known.waits_on
             self._report(communicator, sequence, now, waits_on, asks=Asks.ONCE, again=again)
             self._decide(communicator, sequence, now)
+            self._wait_for(communicator_id, sequence, waits_on, now)
         return self._done()
 
     def timed_out(
@@ -165,6 +197,7 @@ class ControlMachine:
             inquiry.decide_at = now + ANSWER_S
             self._report(communicator, sequence, now, waits_on, progress, asks=Asks.NOW, again=True)
             self._decide(communicator, sequence, now)
+            self._wait_for(communicator_id, sequence, waits_on, now)
         return self._done()
 
     def disconnected(self, communicator_id: int, peer: int, reason: str, now: float) -> list[Instruction]:
@@ -212,11 +245,22 @@ class ControlMachine:
         """
         goodbyes = [(peer, message) for peer, message in messages if isinstance(message, Goodbye)]
         for peer, message in messages:
+            self._detector.heard(peer)
             if isinstance(message, Linked):
                 self.linked.add(peer)
+            elif isinstance(message, Beat):
+                if message.asks:
+                    self._instructions.append(Send(peer, Beat(asks=False)))
+            elif isinstance(message, Doubt):
+                self._follow(self._detector.doubted(message.ranks, now))
+            elif isinstance(message, Accuse):
+                self._follow(self._detector.accused(peer, message.ranks))
+            elif isinstance(message, GaveUp):
+                self._give_up(message.ranks, message.reason)
             elif not isinstance(message, Goodbye):
                 self._dispatch(peer, message, now)
         self.left.update({peer: goodbye.completed for peer, goodbye in goodbyes})
+        self._follow(self._detector.gone([peer for peer, _ in goodbyes]))
         self._lose_all(ended)
         for peer, goodbye in goodbyes:
             self._lose_all({rank: f"rank {peer} reports it as lost" for rank in goodbye.lost if rank != self._rank})
@@ -239,7 +283,8 @@ class ControlMachine:
             )
             if time is not None
         ]
-        return min(times, default=None)
+        beat = self._detector.next_deadline()
+        return min(times if beat is None else (*times, beat), default=None)
 
     def tick(self, now: float) -> list[Instruction]:
         """Time has passed."""
@@ -252,7 +297,70 @@ class ControlMachine:
                 if when <= now:
                     del communicator.suspicions[peer]
                     self._conclude_suspicion(communicator, peer, reason)
+        self._update_waits(now)
+        self._follow(self._detector.tick(now))
         return self._done()
+
+    # Ranks that give no sign of life.
+
+    def examined(self, peer: int, conclusive: bool, words: str) -> list[Instruction]:
+        """What this host knows about the process of ``peer``: ``conclusive`` if it cannot give a sign of life."""
+        self._follow(self._detector.examined(peer, conclusive, words))
+        return self._done()
+
+    def _wait_for(self, communicator_id: int, sequence: int, waits_on: Sequence[int], now: float) -> None:
+        self._waits[communicator_id, sequence] = tuple(waits_on)
+        self._update_waits(now)
+
+    def _update_waits(self, now: float) -> None:
+        for identity, sequence in list(self._waits):
+            communicator = self._communicators.get(identity)
+            ledger = None if communicator is None else communicator.ledger
+            if ledger is None or ledger.failure is not None or not ledger.is_inside(sequence):
+                del self._waits[identity, sequence]
+        self._follow(self._detector.wait_for({peer for peers in self._waits.values() for peer in peers}, now))
+
+    def _follow(self, findings: Sequence[Finding]) -> None:
+        """Do what the detector has found out to be done."""
+        for finding in findings:
+            if isinstance(finding, Ask):
+                self._instructions.append(Send(finding.peer, Beat(asks=True)))
+            elif isinstance(finding, Examine):
+                self._instructions.append(finding)
+            elif isinstance(finding, GiveUp):
+                self._give_up(finding.ranks, finding.reason)
+            elif isinstance(finding, CutOff):
+                self._end(finding.ranks, finding.reason)
+            else:
+                self._tell_world(finding.message)
+
+    def _give_up(self, ranks: Sequence[int], reason: str) -> None:
+        """``ranks`` are no part of the world any more; hand it on, to them too, for when they come back."""
+        if self._rank in ranks:
+            who = f"rank {self._rank} ({self._names[self._rank]})"
+            self._end((self._rank,), f"{who} was given up by the others, who go on without it: {reason}")
+            return
+        new = [rank for rank in ranks if rank < len(self._names) and rank not in self.lost and rank not in self.left]
+        if new:
+            self._tell_world(GaveUp(tuple(new), reason))
+            self._given_up.update(new)
+            self._lose_all(dict.fromkeys(new, reason))
+            self._instructions += [Part(rank) for rank in new]
+
+    def _end(self, ranks: Sequence[int], reason: str) -> None:
+        """This rank must not go on."""
+        if self.cut_off is None:
+            self.cut_off = Verdict(0, Kind.LOST, reason[:4096], tuple(ranks))
+            self._detector.ended = True
+            self._tell_world(GaveUp((self._rank,), reason[:4096]))
+            for communicator in self._communicators.values():
+                identity = communicator.ledger.communicator_id
+                self._fail(communicator, msgspec.structs.replace(self.cut_off, communicator_id=identity))
+
+    def _tell_world(self, message: ControlMessage) -> None:
+        for peer in range(len(self._names)):
+            if peer != self._rank and peer not in self.lost and peer not in self.left:
+                self._instructions.append(Send(peer, message))
 
     # Comparing notes.
 
@@ -420,6 +528,7 @@ class ControlMachine:
     def _lose_all(self, lost: Mapping[int, str]) -> None:
         new = {peer: why for peer, why in lost.items() if peer not in self.lost and peer not in self.left}
         self.lost.update(new)
+        self._follow(self._detector.gone(new))
         for communicator in self._communicators.values():
             here = [peer for peer in communicator.ledger.ranks if peer in new and peer not in communicator.departed]
             if here:
@@ -429,7 +538,8 @@ class ControlMachine:
         ledger = communicator.ledger
         names = "; ".join(self._names[peer] for peer in peers)
         reasons = "; ".join(dict.fromkeys(self.lost[peer] for peer in peers))
-        message = f"{self._who(communicator, peers)} ({names}) died{self._during(ledger)}: {reasons}"
+        verb = "did not answer and was given up" if self._given_up.issuperset(peers) else "died"
+        message = f"{self._who(communicator, peers)} ({names}) {verb}{self._during(ledger)}: {reasons}"
         self._fail(communicator, Verdict(ledger.communicator_id, Kind.LOST, message[:4096], tuple(peers)))
 
     def _during(self, ledger: CallLedger) -> str:

@@ -44,7 +44,10 @@ from pathlib import Path
 from typing import Final
 
 from atoll.errors import SpecError
+from atoll.units import parse_duration
 
+# Ten times what a loaded host keeps a runnable thread waiting, and far below what a collective's deadline is.
+DEFAULT_HEARTBEAT_S: Final = 5.0
 # Candidate ports are taken from here: above the well-known services, below the ephemeral range.
 _FIRST_PORT: Final = 10240
 _END_PORT: Final = 32768
@@ -134,6 +137,12 @@ def read_placement(environ: Mapping[str, str]) -> Placement:
     return Placement(
         rank, world_size, local_rank, local_world_size, family.launcher, rendezvous, job, secret, listen
     )  # fmt: skip
+
+
+def read_heartbeat(environ: Mapping[str, str]) -> float:
+    """After how many seconds of silence a rank is given up: ATOLL_HEARTBEAT_TIMEOUT, such as ``2s`` or ``500ms``."""
+    text = environ.get("ATOLL_HEARTBEAT_TIMEOUT", "")
+    return parse_duration(text, "ATOLL_HEARTBEAT_TIMEOUT") if text else DEFAULT_HEARTBEAT_S
 
 
 def parse_rendezvous(text: str, variable: str = "ATOLL_RENDEZVOUS") -> Rendezvous:

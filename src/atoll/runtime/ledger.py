@@ -58,6 +58,10 @@ class CallLedger:
         """The sequence numbers of calls that have not ended."""
         return list(self._inside)
 
+    def is_inside(self, sequence: int) -> bool:
+        """Whether call ``sequence`` was made and has not ended."""
+        return sequence in self._inside
+
     @property
     def completed(self) -> int:
         """How many calls have ended, counted from the first to the first that has not."""

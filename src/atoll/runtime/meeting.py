@@ -32,8 +32,13 @@ Target = str | tuple[str, int]
 def this_host() -> Host:
     """The host this process runs on."""
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    namespace = os.stat("/proc/self/ns/net")
-    return Host(socket.gethostname()[:256], boot_id, f"{namespace.st_dev}:{namespace.st_ino}")
+    network, processes = (os.stat(f"/proc/self/ns/{kind}") for kind in ("net", "pid"))
+    return Host(
+        socket.gethostname()[:256],
+        boot_id,
+        f"{network.st_dev}:{network.st_ino}",
+        f"{processes.st_dev}:{processes.st_ino}",
+    )
 
 
 def job_id(placement: Placement) -> bytes:

@@ -17,15 +17,16 @@ Text = Annotated[str, msgspec.Meta(max_length=256)]
 
 
 class Host(msgspec.Struct, frozen=True, array_like=True):
-    """Where a rank's process lives. Two ranks share a kernel and its loopback when the identities are equal.
+    """Where a rank's process lives. Two ranks share a kernel, its loopback and its process numbers when equal.
 
     ``boot_id`` names one boot of one kernel (``/proc/sys/kernel/random/boot_id``); ``network_namespace`` is
-    the identity of ``/proc/self/ns/net`` within it.
+    the identity of ``/proc/self/ns/net`` within it, ``process_namespace`` that of ``/proc/self/ns/pid``.
     """
 
     name: Text
     boot_id: Text
     network_namespace: Text
+    process_namespace: Text = ""
 
 
 class Peer(msgspec.Struct, frozen=True, array_like=True):

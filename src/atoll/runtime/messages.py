@@ -107,6 +107,31 @@ class Verdict(msgspec.Struct, tag="verdict", frozen=True, array_like=True):
     story: Lines = ()
 
 
+class Beat(msgspec.Struct, tag="beat", frozen=True, array_like=True):
+    """A sign of life; ``asks`` for one in return."""
+
+    asks: bool
+
+
+class Doubt(msgspec.Struct, tag="doubt", frozen=True, array_like=True):
+    """The sender has waited for a sign of life of ``ranks`` for a while: let everyone ask them."""
+
+    ranks: Ranks
+
+
+class Accuse(msgspec.Struct, tag="accuse", frozen=True, array_like=True):
+    """``ranks`` are all that give the sender no sign of life; this replaces what it has said before."""
+
+    ranks: Ranks
+
+
+class GaveUp(msgspec.Struct, tag="gave-up", frozen=True, array_like=True):
+    """``ranks`` do not belong to the world any more, though nobody saw them end."""
+
+    ranks: Ranks
+    reason: Prose
+
+
 class Departed(msgspec.Struct, tag="departed", frozen=True, array_like=True):
     """The sender has closed these communicators; each with the number of calls it completed in it."""
 
@@ -120,5 +145,5 @@ class Goodbye(msgspec.Struct, tag="goodbye", frozen=True, array_like=True):
     lost: Ranks = ()
 
 
-ControlMessage = Linked | Report | Verdict | Departed | Goodbye
+ControlMessage = Linked | Report | Verdict | Departed | Goodbye | Beat | Doubt | Accuse | GaveUp
 CONTROL_DECODER: Final[msgspec.msgpack.Decoder[ControlMessage]] = msgspec.msgpack.Decoder(ControlMessage)

@@ -27,7 +27,7 @@ from collections.abc import Callable
 from functools import partial
 
 from atoll.errors import SpecError
-from atoll.runtime.control import Control
+from atoll.runtime.control import VERDICT_S, Control
 from atoll.runtime.link import Link, Pumped
 from atoll.runtime.task import Task
 from atoll.runtime.wakeup import Wakeup
@@ -82,6 +82,9 @@ class Progress:
     def wait(self, task: Task, deadline: float | None = None) -> bool:
         """Drive until ``task`` is finished or ``deadline`` (monotonic seconds) has passed; whether it is finished."""
         self._drive_until(lambda: task.finished, deadline)
+        if task.finished and task.error is None:
+            # All bytes were moved; but were they ours to have? A rank that was stopped may have been given up.
+            task.error = self._control.confirm()
         return task.finished
 
     def failure(self, communicator_id: int) -> BaseException | None:
@@ -445,14 +448,13 @@ class Progress:
         ended = self._check_deadlines(now)
         if now >= self._look_at:
             self._check_failures()
-            watched = [task for task in self._tasks if not task.told_waiting]
-            for task in watched:
+            for task in self._tasks:
                 position = task.machine.position()
-                if position == task.noted_position:
-                    task.told_waiting = True
-                    self._control.waiting(task.call.communicator_id, task.call.sequence, task.waits_on())
+                if position == task.noted_position and (waits_on := task.waits_on()) != task.told_waits:
+                    task.told_waits = waits_on
+                    self._control.waiting(task.call.communicator_id, task.call.sequence, waits_on)
                 task.noted_position = position
-            self._look_at = now + (LOOK_S if watched else REST_S)
+            self._look_at = now + (LOOK_S if self._tasks else REST_S)
         return ended
 
     def _check_deadlines(self, now: float) -> bool:
@@ -460,11 +462,14 @@ class Progress:
         late = [task for task in self._tasks if now >= task.deadline]
         for task in late:
             if not task.finished:
-                call = task.call
-                error = self._control.timed_out(
-                    call.communicator_id, call.sequence, task.timeout_s, task.waits_on(), task.progress()
-                )
-                self._fail_tasks(call.communicator_id, error)
+                facts = (task.call.communicator_id, task.call.sequence, task.timeout_s, task.waits_on())
+                if task.expired:
+                    self._fail_tasks(task.call.communicator_id, self._control.unexplained(*facts))
+                else:
+                    # The others may know why. The driver goes on meanwhile: it serves other communicators too.
+                    task.expired = True
+                    task.deadline = now + VERDICT_S
+                    self._control.expired(*facts, task.progress())
         return bool(late)
 
     def _check_failures(self) -> None:

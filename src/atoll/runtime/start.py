@@ -11,7 +11,7 @@ from atoll.runtime.caller import WORLD_ID
 from atoll.runtime.communicator import DEFAULT_TIMEOUT_S, Communicator
 from atoll.runtime.control import Control
 from atoll.runtime.endpoint import Endpoint
-from atoll.runtime.environment import read_placement
+from atoll.runtime.environment import read_heartbeat, read_placement
 from atoll.runtime.join import join
 from atoll.runtime.process import Process
 from atoll.runtime.stability import order_asked
@@ -19,7 +19,7 @@ from atoll.runtime.stability import order_asked
 
 def init(
     *, timeout: float = DEFAULT_TIMEOUT_S, join_timeout: float = 60.0, deterministic: bool | None = None,
-    order: str | None = None, environ: Mapping[str, str] = os.environ,
+    order: str | None = None, heartbeat_timeout: float | None = None, environ: Mapping[str, str] = os.environ,
 ) -> Communicator:  # fmt: skip
     """The communicator of all ranks; returns when all have joined.
 
@@ -28,16 +28,22 @@ def init(
     deadline of every call, ``join_timeout`` that of joining, both in seconds. ``deterministic`` and ``order`` are what
     reductions do where a call says nothing (``runtime.stability``).
 
+    A rank that somebody waits for and that gives no sign of life for ``heartbeat_timeout`` seconds is given up; by
+    default ATOLL_HEARTBEAT_TIMEOUT says how long, or it is 5 s. It must be longer than anything in the program that
+    holds the interpreter's lock; computing in Python or NumPy is no silence. ``math.inf`` gives up nobody.
+
     Raises ``SpecError`` for what the environment lacks, ``CollectiveTimeout`` naming the ranks that did not come.
     """
-    for name, value in (("timeout", timeout), ("join_timeout", join_timeout)):
+    heartbeat_s = read_heartbeat(environ) if heartbeat_timeout is None else heartbeat_timeout
+    limits = (("timeout", timeout), ("join_timeout", join_timeout), ("heartbeat_timeout", heartbeat_s))
+    for name, value in limits:
         if not value > 0:
             raise SpecError(f"{name}: expected more than 0 seconds, got {value}")
     stable = order_asked(deterministic, order, "any")
     deadline = time.monotonic() + join_timeout
     membership = join(read_placement(environ), timeout_s=join_timeout)
     endpoint = Endpoint(membership)
-    control = Control(membership, endpoint)
+    control = Control(membership, endpoint, heartbeat_s)
     try:
         control.start(deadline)
     except BaseException:

@@ -20,8 +20,8 @@ class Task:
     """
 
     __slots__ = (
-        "asynchronous", "call", "deadline", "error", "finished", "header", "links", "local_lane", "machine", "moving",
-        "noted_position", "on_finish", "timeout_s", "told_waiting", "world_ranks",
+        "asynchronous", "call", "deadline", "error", "expired", "finished", "header", "links", "local_lane", "machine",
+        "moving", "noted_position", "on_finish", "timeout_s", "told_waits", "world_ranks",
     )  # fmt: skip
 
     def __init__(
@@ -39,7 +39,8 @@ class Task:
         self.header = bytearray(HEADER.pack(call.sequence, call.fingerprint()))
         self.local_lane = next((lane.number for lane in machine.program.lanes if lane.peer == LOCAL), -1)
         self.moving = False
-        self.told_waiting = False
+        self.told_waits: list[int] | None = None
+        self.expired = False  # its deadline has passed; now it is the verdict's
         self.noted_position = -1
         self.error: BaseException | None = None
         self.finished = False
@@ -49,8 +50,10 @@ class Task:
         return self.machine.bytes_moved()
 
     def waits_on(self) -> list[int]:
-        """World ranks whose bytes are awaited."""
-        return sorted({self.world_ranks[lane.peer] for lane, _, _ in self.machine.unfinished() if lane.incoming})
+        """World ranks whose bytes are awaited; where there are none, those that have yet to take ours."""
+        left = [lane for lane, _, _ in self.machine.unfinished() if lane.peer != LOCAL]
+        awaited = [lane for lane in left if lane.incoming] or left
+        return sorted({self.world_ranks[lane.peer] for lane in awaited})
 
     def progress(self) -> str:
         """How far it has come, in words for a story."""
