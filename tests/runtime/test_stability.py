@@ -14,9 +14,10 @@ from ranks import run_ranks
 
 from atoll.algorithms.catalog import build, names
 from atoll.errors import SpecError
-from atoll.runtime.choice import choose
+from atoll.runtime.choice import Chooser, Layout, assumed
 from atoll.runtime.communicator import Communicator
 from atoll.runtime.stability import ALGORITHMS, Order, check_order, order_asked, stable_algorithms
+from atoll.runtime.tuning import TRANSPORTS, load_tuning
 from atoll.schedule.certify import Certificate, certify
 from atoll.schedule.contract import COLLECTIVES
 from atoll.schedule.prove import ProvenSchedule, prove
@@ -54,9 +55,12 @@ def test_what_auto_may_take_has_one_order_in_every_world(collective: str, order:
 @pytest.mark.parametrize("order", ["fixed", "rank"])
 @pytest.mark.parametrize("collective", REDUCTIONS)
 def test_the_choice_is_one_of_them_at_every_size(collective: str, order: Order) -> None:
+    allowed = set(stable_algorithms(collective, order) or ())
     for world_size in WORLDS:
-        chosen = {choose(collective, world_size, 4**power, order) for power in range(16)}
-        assert chosen <= set(stable_algorithms(collective, order) or ())
+        assert {assumed(collective, world_size, 4**power, order) for power in range(16)} <= allowed
+        for transport in TRANSPORTS:
+            shipped = Chooser(load_tuning(None), Layout(world_size, transport))
+            assert {shipped.choose(collective, 4**power, order) for power in range(16)} <= allowed
 
 
 def test_rank_order_is_that_of_a_loop_in_all_collectives() -> None:

@@ -3,13 +3,14 @@ the bytes on the wire against the schedule and the bound, and the JSON document.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
-from atoll.algorithms.catalog import build
 from atoll.report.nccl_table import TYPE_NAMES, algbw, busbw_factor
 from atoll.runtime.benchmark import Measurement, Result, Spec
-from atoll.runtime.choice import choose
+from atoll.runtime.choice import Chooser, Layout
+from atoll.runtime.tuning import VARIABLE, load_tuning
 from atoll.schedule.certify import certify
 from atoll.schedule.contract import COLLECTIVES
 from atoll.schedule.count import Counts, count
@@ -23,9 +24,10 @@ MAX_RANKS_SHOWN = 16
 
 def schedule_of(spec: Spec, algorithm: str, world_size: int, size_bytes: int) -> ProvenSchedule:
     """The schedule that the ranks run for a size, proven; ``SpecError`` where the algorithm is not for this world."""
-    name = choose(spec.collective, world_size, size_bytes) if algorithm == "auto" else algorithm
+    chooser = Chooser(load_tuning(os.environ.get(VARIABLE)), Layout(world_size, "tcp"))
+    name = chooser.choose(spec.collective, size_bytes) if algorithm == "auto" else algorithm
     root = spec.root if COLLECTIVES[spec.collective].rooted else None
-    return prove(out_of_place(build(spec.collective, name, world_size, root)))
+    return prove(out_of_place(chooser.build(spec.collective, name, root)))
 
 
 def preamble(spec: Spec, world_size: int, transport: str, step: str) -> list[str]:

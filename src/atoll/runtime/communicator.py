@@ -36,11 +36,13 @@ import numpy.typing as npt
 from atoll.errors import SpecError
 from atoll.runtime.arrays import Array, address, as_input, as_output, contiguous_stand_in
 from atoll.runtime.caller import WORLD_ID, Caller, derive_id
+from atoll.runtime.choice import Chooser, layout_of
 from atoll.runtime.link import ByteCount
 from atoll.runtime.plans import AlgorithmLike, Plans, transfer_plan
 from atoll.runtime.process import Process
 from atoll.runtime.reduction import OperationLike, Reduction, reduction
 from atoll.runtime.stability import Order, order_asked
+from atoll.runtime.tuning import unpack
 from atoll.schedule.contract import contract
 from atoll.schedule.partition import balanced
 
@@ -58,7 +60,10 @@ class Communicator:
         self._caller = Caller(process, communicator_id, world_ranks, timeout_s, {})
         self.rank = self._caller.rank
         self.world_size = len(self._caller.world_ranks)
-        self._plans = Plans(self.rank, self.world_size)
+        hosts = [process.membership.peers[rank].host for rank in world_ranks]
+        self._plans = Plans(
+            self.rank, Chooser(unpack(process.membership.tuning), layout_of(hosts, shared_memory=False))
+        )
         self._order: Order = order
         self._pairs: dict[tuple[int, int], Caller] = {}
         self._splits = 0

@@ -43,8 +43,8 @@ LAST_PAUSE_S: Final = 0.2
 MAX_WORLD_SIZE: Final = 4096
 
 
-def join(placement: Placement, *, timeout_s: float = 60.0) -> Membership:
-    """Meet the other ranks; returns when all are there.
+def join(placement: Placement, *, timeout_s: float = 60.0, tuning: bytes = b"") -> Membership:
+    """Meet the other ranks; returns when all are there. ``tuning`` is rank 0's, which everyone gets.
 
     Raises ``SpecError`` for what the user can set right (no secret, another world size, a rank claimed twice, an
     address in use) and ``CollectiveTimeout`` naming the ranks that did not come within ``timeout_s``.
@@ -55,12 +55,12 @@ def join(placement: Placement, *, timeout_s: float = 60.0) -> Membership:
         raise SpecError(f"a world of {world_size} ranks: at most {MAX_WORLD_SIZE} can join")
     if world_size == 1:
         alone = Peer(0, this_host(), os.getpid(), "127.0.0.1", 0)
-        return Membership(0, 1, secrets.token_bytes(WORLD_ID_BYTES), secrets.token_bytes(32), (alone,), None)
+        return Membership(0, 1, secrets.token_bytes(WORLD_ID_BYTES), secrets.token_bytes(32), (alone,), None, tuning)
     if placement.rendezvous is None:
         raise SpecError(f"a world of {world_size} ranks needs a rendezvous: set ATOLL_RENDEZVOUS=host:port")
     check_secret(placement)
     if placement.rank == 0:
-        return serve(placement, deadline, timeout_s)
+        return serve(placement, deadline, timeout_s, tuning)
     return _Guest(placement, timeout_s).attend(deadline)
 
 
@@ -138,4 +138,6 @@ class _Guest:
             raise InternalError(f"rank 0 at {self._rendezvous.describe()} gave an answer that makes no sense: {answer}")
         # An empty key: it follows from the secret, which the handshake has shown to be the same.
         key = answer.key or world_key(placement.secret or b"", answer.world_id)
-        return Membership(placement.rank, placement.world_size, answer.world_id, key, answer.peers, listener)
+        return Membership(
+            placement.rank, placement.world_size, answer.world_id, key, answer.peers, listener, answer.tuning
+        )  # fmt: skip

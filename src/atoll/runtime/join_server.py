@@ -43,11 +43,11 @@ from atoll.units import format_duration
 _ANSWER_S: Final = 1.0
 
 
-def serve(placement: Placement, deadline: float, timeout_s: float) -> Membership:
-    """Form the world as its rank 0. Errors as ``join``."""
+def serve(placement: Placement, deadline: float, timeout_s: float, tuning: bytes = b"") -> Membership:
+    """Form the world as its rank 0, whose ``tuning`` all get. Errors as ``join``."""
     meeting = _bind(placement, deadline)
     try:
-        server = _Server(placement, meeting, timeout_s)
+        server = _Server(placement, meeting, timeout_s, tuning)
     except BaseException:
         meeting.close()
         raise
@@ -96,8 +96,9 @@ class _Arrival:
 
 
 class _Server:
-    def __init__(self, placement: Placement, meeting: socket.socket, timeout_s: float) -> None:
+    def __init__(self, placement: Placement, meeting: socket.socket, timeout_s: float, tuning: bytes) -> None:
         self._placement = placement
+        self._tuning = tuning
         self._timeout_s = timeout_s
         self._world_size = placement.world_size
         self._listener = own_listener(placement, meeting)
@@ -222,11 +223,11 @@ class _Server:
         key = secrets.token_bytes(32) if secret is None else world_key(secret, world_id)
         peers = self._addresses()
         # A key that follows from the secret is not sent, so that nobody can overhear it.
-        welcome = Welcome(world_id, key if secret is None else b"", peers)
+        welcome = Welcome(world_id, key if secret is None else b"", peers, self._tuning)
         for arrival in self._present.values():
             # Whoever does not take it is gone; the links that follow will say so, with its name.
             self._send(arrival, welcome, deadline)
-        return Membership(0, self._world_size, world_id, key, peers, self._listener)
+        return Membership(0, self._world_size, world_id, key, peers, self._listener, self._tuning)
 
     def _addresses(self) -> tuple[Peer, ...]:
         """Where everyone is reached. Ranks that came over loopback or a Unix socket share rank 0's own address."""

@@ -48,7 +48,7 @@ class Membership:
     """A rank's place in its world. ``peers[r]`` is rank r; ``listener`` is this rank's own, not yet accepted from.
 
     ``world_id`` (16 bytes) names this world and no other; ``key`` authenticates its connections. ``listener`` is None
-    in a world of one.
+    in a world of one. ``tuning`` is rank 0's, packed (``runtime.tuning``); empty: the package's own.
     """
 
     rank: int
@@ -57,6 +57,7 @@ class Membership:
     key: bytes = field(repr=False)
     peers: tuple[Peer, ...]
     listener: socket.socket | None
+    tuning: bytes = b""
 
     @property
     def local_ranks(self) -> tuple[int, ...]:

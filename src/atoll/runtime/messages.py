@@ -32,11 +32,12 @@ class Arrive(msgspec.Struct, tag="arrive", frozen=True, array_like=True):
 
 
 class Welcome(msgspec.Struct, tag="welcome", frozen=True, array_like=True):
-    """All have come. ``key`` is empty where it follows from ATOLL_SECRET and the world id."""
+    """All have come. ``key`` is empty where it follows from ATOLL_SECRET and the world id; ``tuning`` is packed."""
 
     world_id: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
     key: Annotated[bytes, msgspec.Meta(max_length=32)]
     peers: Annotated[tuple[Peer, ...], msgspec.Meta(max_length=65536)]
+    tuning: Annotated[bytes, msgspec.Meta(max_length=65536)] = b""
 
 
 class Refused(msgspec.Struct, tag="refused", frozen=True, array_like=True):

@@ -10,9 +10,8 @@ from functools import lru_cache
 
 import msgspec
 
-from atoll.algorithms.catalog import build
 from atoll.errors import SpecError
-from atoll.runtime.choice import choose
+from atoll.runtime.choice import Chooser
 from atoll.runtime.program import Program, compile_program, transfer_program
 from atoll.runtime.stability import Order, check_order
 from atoll.schedule.out_of_place import out_of_place
@@ -41,9 +40,10 @@ def transfer_plan(rank: int, length: int, itemsize: int) -> Plan:
 class Plans:
     """The cache of one communicator's rank."""
 
-    def __init__(self, rank: int, world_size: int) -> None:
+    def __init__(self, rank: int, chooser: Chooser) -> None:
         self._rank = rank
-        self._world_size = world_size
+        self._world_size = chooser.layout.world_size
+        self._chooser = chooser
         self._proven: dict[tuple[str, str, int | None, bool], ProvenSchedule] = {}
         self._given: dict[int, tuple[AlgorithmLike, str]] = {}
         self._plans: dict[tuple[str, AlgorithmLike | int, int | None, bool, int, int, Order], Plan] = {}
@@ -74,7 +74,7 @@ class Plans:
 
     def _name(self, collective: str, algorithm: AlgorithmLike, size_bytes: int, order: Order) -> str:
         if isinstance(algorithm, str):
-            return choose(collective, self._world_size, size_bytes, order) if algorithm == "auto" else algorithm
+            return self._chooser.choose(collective, size_bytes, order) if algorithm == "auto" else algorithm
         known = self._given.get(id(algorithm))
         if known is None:
             schedule = algorithm.schedule if isinstance(algorithm, ProvenSchedule) else algorithm
@@ -97,7 +97,7 @@ class Plans:
         proven = self._proven.get(key)
         if proven is None:
             schedule = (
-                build(collective, name, self._world_size, root)
+                self._chooser.build(collective, name, root)
                 if isinstance(algorithm, str)
                 else self._checked(collective, algorithm, root)
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
 from atoll.errors import SpecError
 from atoll.runtime.caller import WORLD_ID
@@ -15,18 +16,21 @@ from atoll.runtime.environment import read_heartbeat, read_placement
 from atoll.runtime.join import join
 from atoll.runtime.process import Process
 from atoll.runtime.stability import order_asked
+from atoll.runtime.tuning import VARIABLE, load_tuning, pack
 
 
 def init(
     *, timeout: float = DEFAULT_TIMEOUT_S, join_timeout: float = 60.0, deterministic: bool | None = None,
-    order: str | None = None, heartbeat_timeout: float | None = None, environ: Mapping[str, str] = os.environ,
+    order: str | None = None, tuning: str | Path | None = None, heartbeat_timeout: float | None = None,
+    environ: Mapping[str, str] = os.environ,
 ) -> Communicator:  # fmt: skip
     """The communicator of all ranks; returns when all have joined.
 
     Rank, size and meeting place come from ``environ``: those of ``atoll launch``, torchrun, Open MPI, MPICH or Slurm
     (``runtime.environment`` says which variables); without any this is a world of one. ``timeout`` is the default
     deadline of every call, ``join_timeout`` that of joining, both in seconds. ``deterministic`` and ``order`` are what
-    reductions do where a call says nothing (``runtime.stability``).
+    reductions do where a call says nothing (``runtime.stability``). ``tuning``, or ATOLL_TUNING, names the file by
+    which ``algorithm="auto"`` chooses (``runtime.tuning``); rank 0's counts for all ranks, others do not read theirs.
 
     A rank that somebody waits for and that gives no sign of life for ``heartbeat_timeout`` seconds is given up; by
     default ATOLL_HEARTBEAT_TIMEOUT says how long, or it is 5 s. It must be longer than anything in the program that
@@ -41,7 +45,10 @@ def init(
             raise SpecError(f"{name}: expected more than 0 seconds, got {value}")
     stable = order_asked(deterministic, order, "any")
     deadline = time.monotonic() + join_timeout
-    membership = join(read_placement(environ), timeout_s=join_timeout)
+    placement = read_placement(environ)
+    file = tuning if tuning is not None else environ.get(VARIABLE) or None
+    packed = pack(load_tuning(file)) if placement.rank == 0 else b""
+    membership = join(placement, timeout_s=join_timeout, tuning=packed)
     endpoint = Endpoint(membership)
     control = Control(membership, endpoint, heartbeat_s)
     try:
