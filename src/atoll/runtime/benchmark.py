@@ -107,10 +107,10 @@ def sweep(comm: Communicator, spec: Spec) -> Iterator[Result]:
     dtype = dtype_named(spec.dtype)
     for size_bytes in spec.sizes_bytes:
         for algorithm in spec.algorithms:
-            yield _Case(comm, spec, algorithm, dtype, size_bytes).result()
+            yield Case(comm, spec, algorithm, dtype, size_bytes).result()
 
 
-class _Case:
+class Case:
     """One size with one algorithm. Inputs and expectations of any rank follow from its number alone."""
 
     def __init__(self, comm: Communicator, spec: Spec, algorithm: str, dtype: np.dtype[Any], size_bytes: int) -> None:
@@ -130,17 +130,17 @@ class _Case:
 
     def result(self) -> Result:
         spec = self.spec
-        source, out = self._buffers(in_place=False)
+        source, out = self.buffers(in_place=False)
         before = self._traffic()
-        self._call(source, out)()
+        self.call(source, out)()
         moved = [now - then for now, then in zip(self._traffic(), before, strict=True)]
         everyone = self.comm.all_gather(np.array(moved, dtype=np.int64)).reshape(self.comm.world_size, 3).T.tolist()
         wrong = self._wrong(source, out) if spec.check else None
         out_of_place = Measurement(self._time(in_place=False), wrong)
         in_place = None
         if spec.collective not in ("all_to_all", "broadcast", "barrier"):
-            source, out = self._buffers(in_place=True)
-            self._call(source, out)()
+            source, out = self.buffers(in_place=True)
+            self.call(source, out)()
             wrong = self._wrong(source, out) if spec.check else None
             in_place = Measurement(self._time(in_place=True), wrong)
         elif spec.collective == "broadcast":
@@ -152,7 +152,8 @@ class _Case:
             sent_bytes=tuple(everyone[0]), received_bytes=tuple(everyone[1]), overhead_bytes=tuple(everyone[2]),
         )  # fmt: skip
 
-    def _call(self, source: Array, out: Array) -> Callable[[], Any]:
+    def call(self, source: Array, out: Array) -> Callable[[], Any]:
+        """What one call does, from ``source`` to ``out``."""
         comm, spec = self.comm, self.spec
         options: dict[str, Any] = {"algorithm": self.algorithm, "timeout": spec.timeout_s}
         is_root = comm.rank == spec.root
@@ -174,7 +175,7 @@ class _Case:
             case _:
                 return lambda: comm.barrier(**options)
 
-    def _buffers(self, in_place: bool) -> tuple[Array, Array]:
+    def buffers(self, in_place: bool) -> tuple[Array, Array]:
         """Input, filled, and output; parts of one array where in place."""
         source = self._input(self.comm.rank)
         if not in_place:
@@ -199,7 +200,7 @@ class _Case:
 
     def _time(self, in_place: bool) -> float:
         """Seconds per call."""
-        call = self._call(*self._buffers(in_place))
+        call = self.call(*self.buffers(in_place))
         with np.errstate(all="ignore"):  # sums of sums grow without bound, and nobody looks at them
             for _ in range(self.spec.warmup):
                 call()

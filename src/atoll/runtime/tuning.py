@@ -291,4 +291,5 @@ def _bare(key: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    return msgspec.json.encode(text).decode()
+    # TOML's strings are JSON's, but for one control character.
+    return msgspec.json.encode(text).decode().replace("\x7f", "\\u007f")
