@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from atoll.errors import SpecError
-from atoll.runtime.benchmark import Spec, _Case, dtype_named
+from atoll.runtime.benchmark import Case, Spec, dtype_named
 from atoll.runtime.reduction import reduction
 
 WIDTHS = ["bool", "int8", "uint8", "int32", "float16", "float32", "float64", "complex64", "bfloat16", "float8_e4m3fn",
           "float8_e5m2"]  # fmt: skip
 
 
-def case(collective: str, dtype: str, op: str, world_size: int, rank: int = 0, size_bytes: int = 4096) -> _Case:
+def case(collective: str, dtype: str, op: str, world_size: int, rank: int = 0, size_bytes: int = 4096) -> Case:
     comm: Any = SimpleNamespace(rank=rank, world_size=world_size, all_reduce=lambda array: array)
-    return _Case(comm, Spec(collective, ("auto",), (size_bytes,), dtype, op), "auto", dtype_named(dtype), size_bytes)
+    return Case(comm, Spec(collective, ("auto",), (size_bytes,), dtype, op), "auto", dtype_named(dtype), size_bytes)
 
 
 @pytest.mark.parametrize("dtype", WIDTHS)
