@@ -38,11 +38,24 @@ class _AfterDashes(click.Command):
     "--grace", default="5s", show_default=True, metavar="TIME",
     help="How long the others may run on after a rank has failed, until they are ended.",
 )  # fmt: skip
+@click.option(
+    "--spares", type=int, default=0, metavar="K",
+    help="Start K more ranks that wait in atoll.init until comm.grow() puts them in the place of lost ones.",
+)  # fmt: skip
+@click.option(
+    "--tolerate", type=int, metavar="M",
+    help="Let the job go on after up to M ranks have failed (default: as many as there are spares).",
+)  # fmt: skip
+@click.option(
+    "--heartbeat-timeout", metavar="TIME",
+    help="A rank that others wait for and that gives no sign of life for so long is given up (default: 5s).",
+)  # fmt: skip
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT | -m MODULE | -- COMMAND] [ARGUMENTS]...")
 @click.pass_context
 def command(
-    ctx: click.Context, world_size: int, module: bool, prefix: bool, grace: str, words: tuple[str, ...]
-) -> None:
+    ctx: click.Context, world_size: int, module: bool, prefix: bool, grace: str, spares: int, tolerate: int | None,
+    heartbeat_timeout: str | None, words: tuple[str, ...],
+) -> None:  # fmt: skip
     """Start N ranks on this host and wait for them.
 
     \b
@@ -56,18 +69,26 @@ def command(
     PYTHONUNBUFFERED is set, so that output comes when it is printed. Ranks have no standard input.
 
     When a rank fails, the others are told by their communicators, and ended after the grace. The exit status is that of
-    the rank that failed first (128 + n for signal n), and a summary on stderr names it.
+    the rank that failed first (128 + n for signal n), and a summary on stderr names it. A program that goes on without
+    lost ranks (comm.shrink(), comm.grow()) says so with --spares or --tolerate.
     """
     from atoll.runtime.launch import launch
 
+    environ = dict(os.environ)
+    if heartbeat_timeout is not None:
+        if not parse_duration(heartbeat_timeout, "--heartbeat-timeout") > 0:
+            raise SpecError(f"--heartbeat-timeout: expected more than 0 seconds, got {heartbeat_timeout!r}")
+        environ["ATOLL_HEARTBEAT_TIMEOUT"] = heartbeat_timeout
     result = launch(
         _command_line(module, list(words), ctx.meta["as_command"]),
         world_size,
-        environ=os.environ,
+        environ=environ,
         stdout=sys.stdout.buffer,
         stderr=sys.stderr.buffer,
         prefix=prefix,
         grace_s=parse_duration(grace, "--grace"),
+        spares=spares,
+        tolerate=tolerate,
     )
     summary = result.summary()
     if summary:

@@ -17,7 +17,8 @@ called it, also where the data alone would let it (the root of a broadcast only 
 says that this rank's output is right, not that the others have theirs yet.
 
 After such an error the communicator is of no more use: later calls raise the same error, and what the failed calls
-would have written is undefined. The same holds where a call is interrupted, by Ctrl-C or by what an operation raises:
+would have written is undefined. ``shrink`` and ``grow`` make a new one of those that are left (``runtime.recovery``).
+The same holds where a call is interrupted, by Ctrl-C or by what an operation raises:
 the other ranks get ``PeerLost`` with this rank as the culprit. One thread at a time may call a communicator;
 different communicators may be called by different threads.
 """
@@ -35,11 +36,12 @@ import numpy.typing as npt
 
 from atoll.errors import SpecError
 from atoll.runtime.arrays import Array, address, as_input, as_output, contiguous_stand_in
-from atoll.runtime.caller import WORLD_ID, Caller, derive_id
+from atoll.runtime.caller import Caller, derive_id
 from atoll.runtime.choice import Chooser, layout_of
 from atoll.runtime.link import ByteCount
 from atoll.runtime.plans import AlgorithmLike, Plans, transfer_plan
 from atoll.runtime.process import Process
+from atoll.runtime.recovery import Agreed, Recovery
 from atoll.runtime.reduction import OperationLike, Reduction, reduction
 from atoll.runtime.stability import Order, order_asked
 from atoll.runtime.tuning import unpack
@@ -54,10 +56,15 @@ class Communicator:
 
     def __init__(
         self, process: Process, communicator_id: int, world_ranks: Sequence[int], timeout_s: float,
-        order: Order = "any",
+        order: Order = "any", generation: int = 0, whole_world: bool = False,
     ) -> None:  # fmt: skip
-        """``world_ranks[r]`` is the world rank of this communicator's rank r; ``order`` that of its reductions."""
+        """``world_ranks[r]`` is the world rank of this communicator's rank r; ``order`` that of its reductions.
+
+        ``generation`` is how many communicators it succeeds; to close that of the ``whole_world`` is to leave it.
+        """
         self._caller = Caller(process, communicator_id, world_ranks, timeout_s, {})
+        self._recovery = Recovery(self._caller, generation)
+        self._whole_world = whole_world
         self.rank = self._caller.rank
         self.world_size = len(self._caller.world_ranks)
         hosts = [process.membership.peers[rank].host for rank in world_ranks]
@@ -271,8 +278,60 @@ class Communicator:
         self._closed = True
         for caller in (*self._pairs.values(), self._caller):
             caller.close()
-        if self._caller.identity == WORLD_ID:
+        if self._whole_world:
             self._caller.process.close()
+
+    # -- after a failure: see ``runtime.recovery`` --------------------------------------------------------------------
+
+    @property
+    def generation(self) -> int:
+        """How many communicators this one succeeds: above 0 after ``shrink`` and ``grow``, and on a spare."""
+        return self._recovery.generation
+
+    def abort(self, reason: str = "it called abort") -> None:
+        """End this communicator for all its ranks: their calls raise ``PeerLost`` naming this rank and the reason."""
+        self._recovery.abort(reason)
+
+    def agree(self, value: int = -1, *, timeout: float | None = None) -> Agreed:
+        """The bitwise and of every survivor's ``value``, and which ranks are lost: the same on every survivor.
+
+        Works on a communicator that has failed. A rank that has returned from it knows that all survivors will.
+        """
+        return self._recovery.agree(_whole("agree: value", value), self._patience(timeout))
+
+    def shrink(self, *, timeout: float | None = None) -> Communicator:
+        """A communicator of the ranks that are left, renumbered in their order; every one of them calls this."""
+        return self._succeed(False, None, timeout)
+
+    def grow(self, world_size: int | None = None, *, timeout: float | None = None) -> Communicator:
+        """A communicator with waiting spares in the place of the lost, under their numbers; every survivor calls this.
+
+        Lost ranks for which there is no spare are left out, as ``shrink`` does. Where nobody is lost, or up to
+        ``world_size`` if that is given, spares come behind the last rank.
+        """
+        if world_size is not None and _whole("grow: world_size", world_size) < 1:
+            raise SpecError(f"grow: expected a world_size of at least 1, got {world_size}")
+        return self._succeed(True, world_size, timeout)
+
+    def _succeed(self, spares: bool, world_size: int | None, timeout: float | None) -> Communicator:
+        caller = self._caller
+        following = self._recovery.succeed(spares, world_size, self._patience(timeout))
+        ended = caller.process.control.failure(caller.identity)
+        if ended is not None:
+            # Nothing of the failed one is touched any more, neither connections nor memory shared with the lost.
+            for failed in (*self._pairs.values(), caller):
+                failed.release(ended)
+                caller.process.control.unregister(failed.identity)
+        return Communicator(caller.process, following.identity, following.world_ranks, caller.timeout_s, self._order,
+                            following.generation, self._whole_world)  # fmt: skip
+
+    def _patience(self, timeout: float | None) -> float:
+        if self._closed:
+            raise SpecError("the communicator is closed")
+        timeout_s = self._caller.timeout_s if timeout is None else timeout
+        if not timeout_s > 0:
+            raise SpecError(f"timeout: expected more than 0 seconds, got {timeout_s!r}")
+        return timeout_s
 
     # -- how a collective is started -----------------------------------------------------------------------------------
 

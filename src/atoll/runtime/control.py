@@ -22,14 +22,15 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
 
 from atoll.errors import AtollError, CollectiveTimeout, InternalError, PeerLost, SpecError, WorldError
+from atoll.runtime.agreement import Key
 from atoll.runtime.autopsy import look_at
 from atoll.runtime.control_link import ControlLink
-from atoll.runtime.control_machine import ControlMachine, Instruction, Part, Send
+from atoll.runtime.control_machine import ControlMachine, Instruction, Notify, Part, Send
 from atoll.runtime.descriptor import CallDescriptor, name_ranks
 from atoll.runtime.detector import Examine
 from atoll.runtime.endpoint import ConnectionKey, Endpoint
@@ -37,7 +38,7 @@ from atoll.runtime.environment import DEFAULT_HEARTBEAT_S
 from atoll.runtime.handshake import Purpose
 from atoll.runtime.ledger import CallLedger
 from atoll.runtime.membership import Membership
-from atoll.runtime.messages import ControlMessage, Linked
+from atoll.runtime.messages import Ballot, ControlMessage, Enlist, Linked
 from atoll.runtime.verdict import to_error
 from atoll.runtime.wakeup import Wakeup
 from atoll.units import format_duration
@@ -216,6 +217,72 @@ class Control:
             culprits=waits_on,
         )
 
+    def agree(self, key: Key, members: Sequence[int], value: int, taken: Iterable[int], timeout_s: float) -> Ballot:
+        """Take part in agreement ``key`` among ``members`` and wait for what is decided.
+
+        Raises ``CollectiveTimeout`` naming the members that did not come within ``timeout_s``, and ``PeerLost`` where
+        this rank is not among those that go on.
+        """
+        machine = self._machine
+        members, taken = tuple(members), tuple(taken)
+        self._post(lambda now: machine.propose(key, members, value, taken, now))
+
+        def decision() -> Ballot | None:
+            agreement = machine.council.look_up(key)
+            return None if agreement is None else agreement.decision
+
+        with self._verdict:
+            self._verdict.wait_for(lambda: decision() is not None or machine.cut_off or self._closed, timeout_s)
+        decided, error = decision(), self.confirm()
+        if error is not None:
+            raise error
+        if decided is None:
+            agreement = machine.council.look_up(key)
+            missing = () if agreement is None else agreement.missing
+            self._post(lambda _: machine.withdraw(key))
+            names = [f"rank {rank}" if rank not in members else f"rank {members.index(rank)}" for rank in missing]
+            raise CollectiveTimeout(
+                f"an agreement of communicator {key[0]:x} did not end within {format_duration(timeout_s)}: "
+                f"{', '.join(names) or 'nobody'} never came",
+                culprits=missing,
+            )
+        if self._membership.rank in decided.lost:
+            raise PeerLost(
+                f"rank {self._membership.rank} was given up by the others, who go on without it",
+                culprits=(self._membership.rank,),
+            )
+        return decided
+
+    def enlist(self, spares: Iterable[int], call: Enlist) -> None:
+        """Tell ``spares`` who of them is called."""
+        chosen = tuple(spares)
+        self._post(lambda _: self._machine.enlist(chosen, call))
+
+    def wait_enlisted(self, actives: Iterable[int], seen: int) -> Enlist | None:
+        """As a spare, wait for a call of a later generation than ``seen`` that takes this rank in; None once all
+        that might call are gone. ``actives`` are the ranks that work at first."""
+        machine, mine = self._machine, self._membership.rank
+        first = frozenset(actives)
+
+        def over() -> bool:
+            working = first if machine.enlisted is None else frozenset(machine.enlisted.ranks)
+            return not working - {mine} - machine.lost.keys() - machine.left.keys()
+
+        def called() -> bool:
+            call = machine.enlisted
+            return call is not None and call.generation > seen and mine in call.ranks
+
+        with self._verdict:
+            self._verdict.wait_for(lambda: called() or over() or machine.cut_off is not None or self._closed)
+        error = self.confirm()
+        if error is not None:
+            raise error
+        return machine.enlisted if called() else None
+
+    def joined(self, call: Enlist) -> None:
+        """This spare works now, and follows no other call."""
+        self._post(lambda _: self._machine.joined(call))
+
     def disconnected(self, communicator_id: int, peer: int, reason: str) -> None:
         """A data connection with ``peer`` ended in the middle. Then wait for ``failure``: it comes within a second and
         tells whether the process died, left, or only its connection was cut."""
@@ -340,6 +407,9 @@ class Control:
                     link.part()
                     touched.pop(instruction.peer, None)
                     self._parted.append(link)
+            elif isinstance(instruction, Notify):
+                with self._verdict:
+                    self._verdict.notify_all()
             elif isinstance(instruction, Examine):
                 found = look_at(
                     self._membership.peers[instruction.peer], self._membership.peers[self._membership.rank].host

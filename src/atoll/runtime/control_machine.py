@@ -27,16 +27,20 @@ from typing import Final, NamedTuple
 import msgspec
 
 from atoll.runtime import verdict as verdicts
-from atoll.runtime.descriptor import CallDescriptor, name_ranks
+from atoll.runtime.agreement import Council, Key, Message
+from atoll.runtime.descriptor import CallDescriptor
 from atoll.runtime.detector import Ask, CutOff, Detector, Examine, Finding, GiveUp
 from atoll.runtime.ledger import NO_ALARM, CallLedger
 from atoll.runtime.messages import (
     Accuse,
     Asks,
+    Ballot,
     Beat,
     ControlMessage,
+    Decided,
     Departed,
     Doubt,
+    Enlist,
     GaveUp,
     Goodbye,
     Kind,
@@ -44,6 +48,7 @@ from atoll.runtime.messages import (
     Report,
     Standing,
     Verdict,
+    Vote,
 )
 
 # Calls that differ are a mismatch already; this is how long late ranks may still add what they called.
@@ -76,7 +81,11 @@ class Part(NamedTuple):
     peer: int
 
 
-Instruction = Send | Wake | Part | Examine
+class Notify(NamedTuple):
+    """Let those look again who wait for an agreement to end or for being enlisted."""
+
+
+Instruction = Send | Wake | Part | Examine | Notify
 
 
 class _Inquiry:
@@ -117,6 +126,9 @@ class ControlMachine:
         self._waits: dict[tuple[int, int], tuple[int, ...]] = {}  # communicator, call -> world ranks awaited
         self.cut_off: Verdict | None = None  # why this rank must not go on
         self._given_up: set[int] = set()
+        self.council = Council(rank)
+        self._works_in: int | None = None  # the communicator that has taken this spare in
+        self.enlisted: Enlist | None = None  # the newest call of spares, where this rank is one or was
         self._communicators: dict[int, _Communicator] = {}
         self._unclaimed: deque[tuple[int, Report | Verdict | Departed]] = deque(maxlen=MAX_UNCLAIMED)
         self._closed: deque[int] = deque(maxlen=MAX_UNCLAIMED)
@@ -208,15 +220,10 @@ class ControlMachine:
         return self._done()
 
     def abandon(self, communicator_id: int, sequence: int, reason: str) -> list[Instruction]:
-        """This rank gives up a call that others are in."""
+        """This rank gives up a call that others are in; ``sequence`` -1: the communicator as a whole."""
         communicator = self._communicators.get(communicator_id)
         if communicator is not None and communicator.ledger.failure is None:
-            ledger = communicator.ledger
-            call = ledger.look_up(sequence)[1]
-            what = f"{call.describe()}, " if call is not None else ""
-            who = self._who(communicator, (self._rank,))
-            message = f"{who} gave up {what}call {sequence} of communicator {communicator_id:x}: {reason}"
-            self._pass(communicator, Verdict(communicator_id, Kind.LOST, message[:4096], (self._rank,)))
+            self._pass(communicator, verdicts.gave_up_call(communicator.ledger, self._rank, sequence, reason))
         return self._done()
 
     def goodbye(self, blamed: Iterable[int] = ()) -> list[Instruction]:
@@ -231,6 +238,51 @@ class ControlMachine:
                 self._instructions.append(Send(peer, message))
         self._communicators.clear()
         return self._done()
+
+    # Agreements.
+
+    def propose(
+        self, key: Key, members: Sequence[int], value: int, taken: Iterable[int], now: float
+    ) -> list[Instruction]:
+        """Take part in an agreement with what this rank knows of the lost; its end shows in ``council`` and wakes."""
+        ballot = Ballot(value, tuple(sorted({*self.lost, *self.left})), tuple(sorted(taken)))
+        self._send(self.council.propose(key, members, ballot), now)
+        return self._done()
+
+    def withdraw(self, key: Key) -> list[Instruction]:
+        """Nobody waits for the end of an agreement any more."""
+        self.council.withdraw(key)
+        return self._done()
+
+    def enlist(self, spares: Iterable[int], call: Enlist) -> list[Instruction]:
+        """Tell all ``spares`` who is called."""
+        self._instructions += [Send(spare, call) for spare in spares if spare not in self.lost]
+        return self._done()
+
+    def joined(self, call: Enlist) -> list[Instruction]:
+        """This spare works now; whoever else has called it is told that it does not come."""
+        self._works_in = call.communicator_id
+        if self.enlisted is not None:
+            self._enlist(self.enlisted)
+        return self._done()
+
+    def _enlist(self, call: Enlist) -> None:
+        if self._works_in is None:
+            if self.enlisted is None or call.generation >= self.enlisted.generation:
+                self.enlisted = call
+            self._instructions.append(Notify())
+        elif self._rank in call.ranks and call.communicator_id != self._works_in:
+            self._instructions += [
+                Send(peer, Departed({call.communicator_id: 0}))
+                for peer in call.ranks
+                if peer != self._rank and peer not in self.lost and peer not in self.left
+            ]
+
+    def _send(self, messages: Sequence[Message], now: float | None = None) -> None:
+        self._instructions += [Send(message.peer, message.content) for message in messages]
+        self._instructions.append(Notify())
+        if now is not None:
+            self._update_waits(now)
 
     # Events from the others.
 
@@ -257,10 +309,15 @@ class ControlMachine:
                 self._follow(self._detector.accused(peer, message.ranks))
             elif isinstance(message, GaveUp):
                 self._give_up(message.ranks, message.reason)
+            elif isinstance(message, Vote | Decided):
+                self._send(self.council.heard(peer, message), now)
+            elif isinstance(message, Enlist):
+                self._enlist(message)
             elif not isinstance(message, Goodbye):
                 self._dispatch(peer, message, now)
         self.left.update({peer: goodbye.completed for peer, goodbye in goodbyes})
         self._follow(self._detector.gone([peer for peer, _ in goodbyes]))
+        self._send(self.council.lose([peer for peer, _ in goodbyes]), now)
         self._lose_all(ended)
         for peer, goodbye in goodbyes:
             self._lose_all({rank: f"rank {peer} reports it as lost" for rank in goodbye.lost if rank != self._rank})
@@ -318,7 +375,8 @@ class ControlMachine:
             ledger = None if communicator is None else communicator.ledger
             if ledger is None or ledger.failure is not None or not ledger.is_inside(sequence):
                 del self._waits[identity, sequence]
-        self._follow(self._detector.wait_for({peer for peers in self._waits.values() for peer in peers}, now))
+        awaited = {peer for peers in self._waits.values() for peer in peers} | self.council.awaited()
+        self._follow(self._detector.wait_for(awaited, now))
 
     def _follow(self, findings: Sequence[Finding]) -> None:
         """Do what the detector has found out to be done."""
@@ -368,6 +426,7 @@ class ControlMachine:
         if isinstance(message, Departed):
             for identity, completed in message.completed.items():
                 communicator = self._communicators.get(identity)
+                self._send(self.council.depart(peer, identity), now)
                 if communicator is None:
                     self._keep(peer, identity, Departed({identity: completed}))
                 elif peer in communicator.ledger.ranks:
@@ -529,25 +588,16 @@ class ControlMachine:
         new = {peer: why for peer, why in lost.items() if peer not in self.lost and peer not in self.left}
         self.lost.update(new)
         self._follow(self._detector.gone(new))
+        self._send(self.council.lose(new))
         for communicator in self._communicators.values():
             here = [peer for peer in communicator.ledger.ranks if peer in new and peer not in communicator.departed]
             if here:
                 self._lose(communicator, here)
 
     def _lose(self, communicator: _Communicator, peers: Sequence[int]) -> None:
-        ledger = communicator.ledger
-        names = "; ".join(self._names[peer] for peer in peers)
-        reasons = "; ".join(dict.fromkeys(self.lost[peer] for peer in peers))
         verb = "did not answer and was given up" if self._given_up.issuperset(peers) else "died"
-        message = f"{self._who(communicator, peers)} ({names}) {verb}{self._during(ledger)}: {reasons}"
-        self._fail(communicator, Verdict(ledger.communicator_id, Kind.LOST, message[:4096], tuple(peers)))
-
-    def _during(self, ledger: CallLedger) -> str:
-        """What this rank is in, for a message."""
-        inside = ledger.inside
-        call = ledger.look_up(min(inside))[1] if inside else None
-        where = f"communicator {ledger.communicator_id:x}"
-        return f" ({where})" if call is None else f" during {call.describe()}, call {call.sequence} of {where}"
+        reasons = [self.lost[peer] for peer in peers]
+        self._fail(communicator, verdicts.gone(communicator.ledger, peers, verb, self._names, reasons))
 
     def _depart(self, communicator: _Communicator, peer: int, completed: int) -> None:
         communicator.departed[peer] = completed
@@ -565,30 +615,12 @@ class ControlMachine:
         if not missed:
             return
         first = min(sequence for sequence in inside if sequence >= min(missed.values()))
-        call = ledger.look_up(first)[1]
-        what = f"{call.describe()}, call {first}" if call is not None else f"call {first}"
-        message = (
-            f"{self._who(communicator, tuple(missed))} left communicator {ledger.communicator_id:x} after "
-            f"{min(missed.values())} calls; {what}, cannot end without "
-            f"{'them' if len(missed) > 1 else 'it'} (it closed the communicator or ended its program)"
-        )
-        self._fail(communicator, Verdict(ledger.communicator_id, Kind.LOST, message[:4096], tuple(sorted(missed))))
+        self._fail(communicator, verdicts.left(ledger, missed, first))
 
     def _conclude_suspicion(self, communicator: _Communicator, peer: int, reason: str) -> None:
         ledger = communicator.ledger
-        inside = ledger.inside
-        if not inside or ledger.failure is not None:
-            return
-        mine = self._who(communicator, (self._rank,))
-        message = (
-            f"the data connection between {mine} and {self._who(communicator, (peer,))} broke{self._during(ledger)}, "
-            f"though its process ({self._names[peer]}) is alive: {reason}"
-        )
-        self._pass(communicator, Verdict(ledger.communicator_id, Kind.LOST, message[:4096], (peer,)))
-
-    def _who(self, communicator: _Communicator, peers: Sequence[int]) -> str:
-        ranks = communicator.ledger.ranks
-        return name_ranks((rank for rank, world_rank in enumerate(ranks) if world_rank in peers), ranks)
+        if ledger.inside and ledger.failure is None:
+            self._pass(communicator, verdicts.severed(ledger, self._rank, peer, self._names[peer], reason))
 
     def _tell(self, communicator: _Communicator, message: Report | Verdict | Departed) -> None:
         for peer in communicator.ledger.ranks:

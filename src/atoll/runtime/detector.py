@@ -142,7 +142,7 @@ class Detector:
         return self._done()
 
     def _watch(self, now: float) -> None:
-        watched = (self._awaited | self._doubted.keys()) & self._living
+        watched = {*self._awaited, *self._doubted} & self._living
         if watched and (self._beat.undecided() or self._beat.silent()):
             watched = set(self._living)
         new = self._beat.watch(watched - {self._rank}, now, self._doubted)

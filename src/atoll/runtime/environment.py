@@ -14,8 +14,11 @@ Slurm       SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID,          srun(1),
             SLURM_STEP_TASKS_PER_NODE with SLURM_NODEID
 ==========  ==========================================================  ===============================================
 
-Without any, the process is a world of one. (``srun --mpi=pmi2`` sets PMI's rank and size beside its own, which say
-more.) ``ATOLL_SECRET``, the same on all ranks, lets them use addresses outside of their host; ``ATOLL_LISTEN`` is the
+Without any, the process is a world of one. ATOLL_SPARES is how many more processes than the size join, with the ranks
+behind the last: spares that take the place of lost ranks.
+
+(``srun --mpi=pmi2`` sets PMI's rank and size beside its own, which say more.)
+``ATOLL_SECRET``, the same on all ranks, lets them use addresses outside of their host; ``ATOLL_LISTEN`` is the
 address to listen at and to be reached by, where the one that faces the rendezvous is not the right one.
 ``ATOLL_RENDEZVOUS=host:port`` names the place where the ranks meet; rank 0 listens there while the world forms. Where
 it is absent:
@@ -79,7 +82,8 @@ class Placement:
 
     ``launcher`` says where it was read; ``job`` tells this start of this job from others (empty: the rendezvous alone
     does); ``rendezvous`` is None in a world of one; ``secret`` is ATOLL_SECRET, None when unset; ``listen`` is the
-    address to listen at, empty for the one that faces the rendezvous.
+    address to listen at, empty for the one that faces the rendezvous. The last ``spares`` ranks of the world are
+    spares: they join, and wait until they are needed.
     """
 
     rank: int
@@ -91,6 +95,7 @@ class Placement:
     job: str = ""
     secret: bytes | None = field(default=None, repr=False)
     listen: str = ""
+    spares: int = 0
 
 
 @dataclass(frozen=True)
@@ -119,14 +124,15 @@ def read_placement(environ: Mapping[str, str]) -> Placement:
     family = _family(environ)
     if family is None:
         return Placement(0, 1, 0, 1, "none", None, secret=secret, listen=listen)
-    rank, world_size = _rank_and_size(family.rank, family.world_size, environ)
+    spares = _integer("ATOLL_SPARES", environ) if environ.get("ATOLL_SPARES") else 0
+    rank, world_size = _rank_and_size(family.rank, family.world_size, environ, spares)
     local_rank = local_world_size = None
     if family.launcher == "Slurm":
         local_world_size = _slurm_local_world_size(environ)
         if environ.get(family.local_rank):
             local_rank = _integer(family.local_rank, environ)
     elif environ.get(family.local_rank) and environ.get(family.local_world_size):
-        local_rank, local_world_size = _rank_and_size(family.local_rank, family.local_world_size, environ)
+        local_rank, local_world_size = _rank_and_size(family.local_rank, family.local_world_size, environ, spares)
         if local_world_size > world_size:
             raise SpecError(
                 f"{family.local_world_size}={local_world_size} is larger than {family.world_size}={world_size}"
@@ -135,7 +141,7 @@ def read_placement(environ: Mapping[str, str]) -> Placement:
     if world_size > 1:
         rendezvous, job = _meeting_place(family, environ, world_size, local_world_size)
     return Placement(
-        rank, world_size, local_rank, local_world_size, family.launcher, rendezvous, job, secret, listen
+        rank, world_size, local_rank, local_world_size, family.launcher, rendezvous, job, secret, listen, spares
     )  # fmt: skip
 
 
@@ -199,13 +205,15 @@ def _integer(variable: str, environ: Mapping[str, str]) -> int:
     return int(text)
 
 
-def _rank_and_size(rank_variable: str, size_variable: str, environ: Mapping[str, str]) -> tuple[int, int]:
+def _rank_and_size(rank_variable: str, size_variable: str, environ: Mapping[str, str], spares: int) -> tuple[int, int]:
+    """Both count the spares, which the variable of the size does not."""
     if not environ.get(size_variable):
         raise SpecError(f"{rank_variable} is set but {size_variable} is not: set both, or neither")
     rank, size = _integer(rank_variable, environ), _integer(size_variable, environ)
-    if size < 1 or rank >= size:
-        raise SpecError(f"{rank_variable}={rank} does not fit {size_variable}={size}: expected 0 <= rank < size")
-    return rank, size
+    if size < 1 or rank >= size + spares:
+        more = f" and ATOLL_SPARES={spares}" if spares else ""
+        raise SpecError(f"{rank_variable}={rank} does not fit {size_variable}={size}{more}: expected 0 <= rank < size")
+    return rank, size + spares
 
 
 def _meeting_place(

@@ -9,6 +9,10 @@ When a rank fails, the others learn it from each other (their collectives raise 
 say what they have to say. What still runs then gets SIGTERM, and SIGKILL after as long again. The first failure
 is the job's: its exit status becomes the launcher's.
 
+A job that goes on without some of its ranks (``recovery``) says how many failures it tolerates; spares are ranks behind
+the last that wait in ``atoll.init``, and as many failures are tolerated as there are spares. Only one failure more ends
+the job. A rank that is stopped when all others have ended is killed after the grace.
+
 Each rank leads a session of its own, whose process group is ended at the end with whatever the rank left in it. Should
 the launcher itself be killed, the kernel ends the ranks (PR_SET_PDEATHSIG, prctl(2)) and the guardian their groups.
 """
@@ -32,6 +36,7 @@ from types import FrameType
 from typing import IO, Any, BinaryIO, Final
 
 from atoll.errors import SpecError
+from atoll.runtime.autopsy import state_of
 from atoll.runtime.descriptor import name_ranks
 from atoll.runtime.join import MAX_WORLD_SIZE
 from atoll.units import format_duration
@@ -67,11 +72,13 @@ class RankEnd:
 
 @dataclass(frozen=True)
 class LaunchResult:
-    """How a job ended: the rank that failed ``first``, None when none did; the signal to the launcher, 0 for none."""
+    """How a job ended: the rank that failed ``first``, None when none did or the job went on without those that did,
+    which are ``tolerated``; the signal to the launcher, 0 for none."""
 
     ends: tuple[RankEnd, ...]
     first: RankEnd | None
     signalled: int
+    tolerated: tuple[RankEnd, ...] = ()
 
     @property
     def exit_status(self) -> int:
@@ -85,7 +92,13 @@ class LaunchResult:
     def summary(self) -> str:
         """What went wrong, in a few lines; empty when nothing did."""
         if self.first is None:
-            return f"stopped by {signal.Signals(self.signalled).name}" if self.signalled else ""
+            lines = [f"stopped by {signal.Signals(self.signalled).name}"] if self.signalled else []
+            lines += [
+                f"rank {end.rank} was lost after {format_duration(round(end.after_s, 2))} ({end.describe()}); "
+                "the job went on"
+                for end in self.tolerated
+            ]
+            return "\n".join(lines)
         first = self.first
         lines = [f"rank {first.rank} failed first: {first.describe()} after {format_duration(round(first.after_s, 2))}"]
         if self.signalled:
@@ -108,8 +121,12 @@ def launch(
     stderr: BinaryIO,
     prefix: bool = False,
     grace_s: float = DEFAULT_GRACE_S,
+    spares: int = 0,
+    tolerate: int | None = None,
 ) -> LaunchResult:
-    """Run ``world_size`` processes of ``command`` and return when all have ended.
+    """Run ``world_size`` processes of ``command``, and as many ``spares``, and return when all have ended.
+
+    ``tolerate`` failed ranks do not end the job; by default as many as there are spares.
 
     Signals that ask the launcher to end are passed on to the ranks while this runs (in the main thread); a second one
     kills them. ``SpecError`` for an impossible size or a command that cannot be started.
@@ -118,13 +135,20 @@ def launch(
         raise SpecError(f"-n: expected 1 to {MAX_WORLD_SIZE} ranks, got {world_size}")
     if not grace_s >= 0:
         raise SpecError(f"grace: expected 0 seconds or more, got {grace_s}")
-    return _Job(command, world_size, environ, (stdout, stderr), prefix, grace_s).run()
+    if not 0 <= spares <= MAX_WORLD_SIZE - world_size:
+        raise SpecError(f"--spares: expected 0 to {MAX_WORLD_SIZE - world_size}, got {spares}")
+    if tolerate is not None and tolerate < 0:
+        raise SpecError(f"--tolerate: expected 0 or more, got {tolerate}")
+    limit = spares if tolerate is None else tolerate
+    return _Job(command, world_size, environ, (stdout, stderr), prefix, grace_s, spares, limit).run()
 
 
-def rank_environ(environ: Mapping[str, str], world_size: int) -> dict[str, str]:
+def rank_environ(environ: Mapping[str, str], world_size: int, spares: int = 0) -> dict[str, str]:
     """The variables that all ranks of a new world on this host share."""
     shared = dict(environ)
     shared["ATOLL_WORLD_SIZE"] = shared["ATOLL_LOCAL_WORLD_SIZE"] = str(world_size)
+    if spares:
+        shared["ATOLL_SPARES"] = str(spares)
     shared["ATOLL_RENDEZVOUS"] = f"unix:@atoll-{secrets.token_hex(16)}"
     shared["ATOLL_SECRET"] = secrets.token_hex(32)
     # Without it Python keeps output back until there are 8 KiB, since a pipe is no terminal.
@@ -197,10 +221,14 @@ class _Job:
         targets: tuple[BinaryIO, BinaryIO],
         prefix: bool,
         grace_s: float,
+        spares: int,
+        tolerate: int,
     ) -> None:
         self._command = list(command)
-        self._environ = rank_environ(environ, world_size)
-        self._world_size = world_size
+        self._environ = rank_environ(environ, world_size, spares)
+        self._processes = world_size + spares
+        self._tolerate = tolerate
+        self._failed: list[RankEnd] = []  # in the order in which they failed
         self._targets = targets
         self._prefix = prefix
         self._grace_s = grace_s
@@ -233,11 +261,12 @@ class _Job:
                     guardian.stdin.write(b"done\n")
                     guardian.stdin.close()
         ends = tuple(rank.end for rank in self._ranks if rank.end is not None)
-        return LaunchResult(ends, self._first, self._signals[0] if self._signals else 0)
+        tolerated = () if self._first is not None else tuple(self._failed)
+        return LaunchResult(ends, self._first, self._signals[0] if self._signals else 0, tolerated)
 
     def _start_all(self, guardian: IO[bytes]) -> None:
         die_with_launcher = _die_with_launcher()
-        for number in range(self._world_size):
+        for number in range(self._processes):
             environ = {**self._environ, "ATOLL_RANK": str(number), "ATOLL_LOCAL_RANK": str(number)}
             try:
                 process = subprocess.Popen(
@@ -295,7 +324,19 @@ class _Job:
         failed = [rank.end for rank in ended if rank.end is not None and rank.end.status != 0]
         if failed and self._first is None and not self._signals:
             # Of those seen at once, one that was killed came first: the others report it and exit.
-            self._first = min(failed, key=lambda end: (end.status > 0, end.rank))
+            self._failed += sorted(failed, key=lambda end: (end.status > 0, end.rank))
+            if len(self._failed) > self._tolerate:
+                self._first = self._failed[0]
+                self._escalate_at = time.monotonic() + self._grace_s
+        running = [rank for rank in self._ranks if rank.end is None]
+        if (
+            ended
+            and running
+            and self._escalate_at is None
+            and all(state_of(rank.process.pid) == "T" for rank in running)
+        ):
+            # Nobody waits for these, and nobody will wake them.
+            self._next_signal = signal.SIGKILL
             self._escalate_at = time.monotonic() + self._grace_s
 
     def _escalate(self) -> None:

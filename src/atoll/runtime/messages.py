@@ -133,6 +133,43 @@ class GaveUp(msgspec.Struct, tag="gave-up", frozen=True, array_like=True):
     reason: Prose
 
 
+class Ballot(msgspec.Struct, frozen=True, array_like=True):
+    """What a rank brings to an agreement, and what is agreed: ``value`` bit by bit where all have it; ``lost`` are the
+    world ranks that anyone knows to be gone, ``taken`` the spares that anyone knows to be in use."""
+
+    value: int = -1
+    lost: Ranks = ()
+    taken: Ranks = ()
+
+
+class Vote(msgspec.Struct, tag="vote", frozen=True, array_like=True):
+    """The sender's ballot in agreement ``number`` of a communicator, for ``coordinator`` to count; ``decision`` where
+    an earlier coordinator has counted and told the sender."""
+
+    communicator_id: Whole
+    number: Whole
+    coordinator: Rank
+    ballot: Ballot
+    decision: Ballot | None = None
+
+
+class Decided(msgspec.Struct, tag="decided", frozen=True, array_like=True):
+    """The coordinator has counted."""
+
+    communicator_id: Whole
+    number: Whole
+    decision: Ballot
+
+
+class Enlist(msgspec.Struct, tag="enlist", frozen=True, array_like=True):
+    """To all spares: communicator ``communicator_id`` is to consist of world ranks ``ranks``, in this order. Those who
+    find themselves in it and wait take part in its first agreement."""
+
+    communicator_id: Whole
+    ranks: Ranks
+    generation: Whole
+
+
 class Departed(msgspec.Struct, tag="departed", frozen=True, array_like=True):
     """The sender has closed these communicators; each with the number of calls it completed in it."""
 
@@ -146,5 +183,7 @@ class Goodbye(msgspec.Struct, tag="goodbye", frozen=True, array_like=True):
     lost: Ranks = ()
 
 
-ControlMessage = Linked | Report | Verdict | Departed | Goodbye | Beat | Doubt | Accuse | GaveUp
+ControlMessage = (
+    Linked | Report | Verdict | Departed | Goodbye | Beat | Doubt | Accuse | GaveUp | Vote | Decided | Enlist
+)
 CONTROL_DECODER: Final[msgspec.msgpack.Decoder[ControlMessage]] = msgspec.msgpack.Decoder(ControlMessage)

@@ -29,6 +29,8 @@ class Process:
         self.control = control
         self.progress = Progress(control)
         self.closed = False
+        self.spares: tuple[int, ...] = ()  # world ranks that wait until they are called
+        self.spares_taken: set[int] = set()  # those that have been
 
     def connect(
         self,

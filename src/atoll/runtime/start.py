@@ -15,6 +15,7 @@ from atoll.runtime.endpoint import Endpoint
 from atoll.runtime.environment import read_heartbeat, read_placement
 from atoll.runtime.join import join
 from atoll.runtime.process import Process
+from atoll.runtime.recovery import join_as_spare
 from atoll.runtime.stability import order_asked
 from atoll.runtime.tuning import VARIABLE, load_tuning, pack
 
@@ -35,6 +36,9 @@ def init(
     A rank that somebody waits for and that gives no sign of life for ``heartbeat_timeout`` seconds is given up; by
     default ATOLL_HEARTBEAT_TIMEOUT says how long, or it is 5 s. It must be longer than anything in the program that
     holds the interpreter's lock; computing in Python or NumPy is no silence. ``math.inf`` gives up nobody.
+
+    In a spare (``atoll launch --spares``) this returns when a communicator takes it in (``runtime.recovery``), and
+    raises ``SystemExit(0)`` when the job has ended without.
 
     Raises ``SpecError`` for what the environment lacks, ``CollectiveTimeout`` naming the ranks that did not come.
     """
@@ -58,4 +62,17 @@ def init(
         endpoint.close()
         raise
     process = Process(membership, endpoint, control)
-    return Communicator(process, WORLD_ID, range(membership.world_size), timeout, stable)
+    working = membership.world_size - placement.spares
+    process.spares = tuple(range(working, membership.world_size))
+    if membership.rank < working:
+        return Communicator(process, WORLD_ID, range(working), timeout, stable, whole_world=True)
+    try:
+        called = join_as_spare(process, working, timeout)
+    except BaseException:
+        process.close()
+        raise
+    if called is None:
+        # The program of a spare that nobody needs has nothing to do.
+        process.close()
+        raise SystemExit(0)
+    return Communicator(process, called.identity, called.world_ranks, timeout, stable, called.generation, True)

@@ -7,11 +7,12 @@ culprit.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Final
 
 from atoll.errors import CollectiveMismatch, CollectiveTimeout, PeerLost, WorldError
 from atoll.runtime.descriptor import CallDescriptor, group_calls, name_ranks
+from atoll.runtime.ledger import CallLedger
 from atoll.runtime.messages import Kind, Report, Standing, Verdict
 from atoll.units import format_duration
 
@@ -21,6 +22,62 @@ MAX_STORY_LINES: Final = 256
 MAX_LINE_CHARACTERS: Final = 1024
 
 _ERRORS = {Kind.MISMATCH: CollectiveMismatch, Kind.LOST: PeerLost, Kind.TIMEOUT: CollectiveTimeout}
+
+
+def gave_up_call(ledger: CallLedger, rank: int, sequence: int, reason: str) -> Verdict:
+    """World rank ``rank`` gives up a call, or with a ``sequence`` below 0 the communicator."""
+    call = ledger.look_up(sequence)[1] if sequence >= 0 else None
+    what = f"{call.describe()}, " if call is not None else ""
+    place = f"call {sequence} of " if sequence >= 0 else ""
+    who = _who((rank,), ledger.ranks)
+    return _lost(ledger, (rank,), f"{who} gave up {what}{place}communicator {ledger.communicator_id:x}: {reason}")
+
+
+def gone(ledger: CallLedger, peers: Sequence[int], verb: str, names: Sequence[str], reasons: Iterable[str]) -> Verdict:
+    """World ranks ``peers`` have died, or whatever ``verb`` says; ``names`` by world rank."""
+    where = "; ".join(names[peer] for peer in peers)
+    why = "; ".join(dict.fromkeys(reasons))
+    return _lost(ledger, peers, f"{_who(peers, ledger.ranks)} ({where}) {verb}{_during(ledger)}: {why}")
+
+
+def left(ledger: CallLedger, missed: Mapping[int, int], first: int) -> Verdict:
+    """Ranks have left on purpose, after so many calls each, and call ``first`` needs them."""
+    call = ledger.look_up(first)[1]
+    what = f"{call.describe()}, call {first}" if call is not None else f"call {first}"
+    return _lost(
+        ledger,
+        sorted(missed),
+        f"{_who(missed, ledger.ranks)} left communicator {ledger.communicator_id:x} after "
+        f"{min(missed.values())} calls; {what}, cannot end without {'them' if len(missed) > 1 else 'it'} "
+        "(it closed the communicator or ended its program)",
+    )
+
+
+def severed(ledger: CallLedger, rank: int, peer: int, name: str, reason: str) -> Verdict:
+    """The data connection between two living processes broke."""
+    mine, theirs = _who((rank,), ledger.ranks), _who((peer,), ledger.ranks)
+    return _lost(
+        ledger,
+        (peer,),
+        f"the data connection between {mine} and {theirs} broke{_during(ledger)}, "
+        f"though its process ({name}) is alive: {reason}",
+    )
+
+
+def _lost(ledger: CallLedger, peers: Sequence[int], message: str) -> Verdict:
+    return Verdict(ledger.communicator_id, Kind.LOST, _clip(message, MAX_LINE_CHARACTERS * 4), tuple(peers))
+
+
+def _during(ledger: CallLedger) -> str:
+    """What this rank is in."""
+    inside = ledger.inside
+    call = ledger.look_up(min(inside))[1] if inside else None
+    where = f"communicator {ledger.communicator_id:x}"
+    return f" ({where})" if call is None else f" during {call.describe()}, call {call.sequence} of {where}"
+
+
+def _who(peers: Container[int], ranks: Sequence[int]) -> str:
+    return name_ranks((rank for rank, world_rank in enumerate(ranks) if world_rank in peers), ranks)
 
 
 def to_error(verdict: Verdict) -> WorldError:
