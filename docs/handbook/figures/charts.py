@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from paper import COLOURS, Paper
+from atoll.planning.paper import COLOURS, Paper
 
 Points = Sequence[tuple[float, float]]
 

@@ -6,9 +6,8 @@ contribution is in. ``before_and_after`` reads a collective's contract, ``progre
 
 from __future__ import annotations
 
-from paper import COLOURS, Paper
-
 from atoll.algorithms.catalog import build
+from atoll.planning.paper import COLOURS, Paper
 from atoll.schedule.contract import COLLECTIVES, contract
 from atoll.schedule.prove import prove
 from atoll.schedule.table import REPLACE

@@ -1,4 +1,4 @@
-"""Standalone SVG: the paper that the handbook's own pictures are drawn on, light or dark as the reader has it.
+"""Standalone SVG: the paper that pictures are drawn on, light or dark as the reader has it.
 
 ``Paper`` collects elements and gives the document. Coordinates are pixels. Ranks have the colours of ``COLOURS``, the
 same in every picture; they are told apart on white and on black, and by most readers who do not see all colours (after
@@ -60,9 +60,14 @@ class Paper:
             f"{escape(words)}</text>"
         )
 
-    def box(self, x: float, y: float, width: float, height: float, *, fill: str | None = None, css: str = "") -> None:
+    def box(
+        self, x: float, y: float, width: float, height: float, *, fill: str | None = None, css: str = "", told: str = ""
+    ) -> None:
+        """``told`` is shown when the box is pointed at."""
         paint = f'fill="{fill}"' if fill is not None else f"class={quoteattr(css)}"
-        self.elements.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" {paint}/>')
+        place = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"'
+        inside = f"><title>{escape(told)}</title></rect>" if told else "/>"
+        self.elements.append(f"<rect {place} {paint}{inside}")
 
     def line(self, points: list[tuple[float, float]], *, stroke: str | None = None, width: float = 1) -> None:
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)

@@ -1,0 +1,1 @@
+"""Planning: parallel groups on a cluster, what they cost together, what stops them, and the best placement."""
