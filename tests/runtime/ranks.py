@@ -48,20 +48,25 @@ def free_port() -> int:
     raise RuntimeError("no free port found")
 
 
-def run_ranks(world_size: int, function: Callable[..., Any], *args: Any, timeout: float = 20.0) -> list[Any]:
+def run_ranks(
+    world_size: int, function: Callable[..., Any], *args: Any, timeout: float = 20.0, transport: str = "auto"
+) -> list[Any]:
     """``function(communicator, *args)`` on every rank; the values, in rank order. A rank that fails fails the test."""
-    outcomes = outcomes_of(world_size, function, *args, timeout=timeout)
+    outcomes = outcomes_of(world_size, function, *args, timeout=timeout, transport=transport)
     failed = {rank: outcome for rank, outcome in enumerate(outcomes) if outcome.kind or outcome.exit_code}
     assert not failed, "\n".join(f"rank {rank}: {outcome.kind}: {outcome.error}" for rank, outcome in failed.items())
     return [outcome.value for outcome in outcomes]
 
 
-def outcomes_of(world_size: int, function: Callable[..., Any], *args: Any, timeout: float = 20.0) -> list[Outcome]:
+def outcomes_of(
+    world_size: int, function: Callable[..., Any], *args: Any, timeout: float = 20.0, transport: str = "auto"
+) -> list[Outcome]:
     """What became of every rank. ``timeout`` is the communicator's."""
     base = {
         "ATOLL_WORLD_SIZE": str(world_size),
         "ATOLL_RENDEZVOUS": f"127.0.0.1:{free_port()}",
         "ATOLL_SECRET": secrets.token_hex(16),
+        "ATOLL_TRANSPORT": transport,
     }
     processes, pipes = [], []
     try:

@@ -12,6 +12,8 @@ from ranks import run_ranks
 from atoll.algorithms.catalog import CATALOG, build, names
 from atoll.errors import SpecError
 from atoll.runtime.communicator import Communicator
+from atoll.runtime.link import HEADER
+from atoll.runtime.shared_ring import RECORD
 from atoll.schedule.builder import ScheduleBuilder
 from atoll.schedule.contract import COLLECTIVES
 from atoll.schedule.count import count
@@ -21,6 +23,7 @@ from atoll.schedule.partition import balanced
 from atoll.schedule.prove import ProvenSchedule, prove
 
 WORLDS = [1, 2, 3, 4, 5, 8]
+TRANSPORTS = ["tcp", "shm"]
 LENGTHS = [0, 1, 7, 40_003]
 
 
@@ -57,9 +60,10 @@ def all_reduce_with_everything(comm: Communicator) -> list[tuple[str, int, bytes
     return results
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("world_size", WORLDS)
-def test_all_reduce_equals_the_reference_executor_bit_for_bit(world_size: int) -> None:
-    ranks = run_ranks(world_size, all_reduce_with_everything)
+def test_all_reduce_equals_the_reference_executor_bit_for_bit(world_size: int, transport: str) -> None:
+    ranks = run_ranks(world_size, all_reduce_with_everything, transport=transport)
     assert len(ranks[0]) >= 5 * len(LENGTHS)
     for case in zip(*ranks, strict=True):
         name, length, _, _ = case[0]
@@ -107,9 +111,10 @@ def every_other_collective(comm: Communicator) -> list[tuple[str, str, int, byte
     return results
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("world_size", WORLDS)
-def test_every_other_collective_equals_the_reference_executor(world_size: int) -> None:
-    ranks = run_ranks(world_size, every_other_collective)
+def test_every_other_collective_equals_the_reference_executor(world_size: int, transport: str) -> None:
+    ranks = run_ranks(world_size, every_other_collective, transport=transport)
     root = world_size - 1
     assert {case[0] for case in ranks[0]} == set(COLLECTIVES) - {"all_reduce", "barrier"}
     for case in zip(*ranks, strict=True):
@@ -495,9 +500,10 @@ def several_in_flight(comm: Communicator) -> None:
     np.testing.assert_array_equal(lonely.wait(timeout=10), n)
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("world_size", [1, 2, 4])
-def test_several_collectives_in_flight(world_size: int) -> None:
-    run_ranks(world_size, several_in_flight)
+def test_several_collectives_in_flight(world_size: int, transport: str) -> None:
+    run_ranks(world_size, several_in_flight, transport=transport)
 
 
 def round_and_round(comm: Communicator) -> list[float]:
@@ -622,9 +628,10 @@ def moved_bytes(comm: Communicator) -> list[tuple[str, str, dict[int, tuple[int,
     return results  # type: ignore[return-value]
 
 
+@pytest.mark.parametrize(("transport", "header_bytes"), [("tcp", HEADER.size), ("shm", RECORD.size)])
 @pytest.mark.parametrize("world_size", [2, 3, 4, 6])
-def test_bytes_on_the_wire_are_the_bytes_of_the_schedule(world_size: int) -> None:
-    ranks: list[Any] = run_ranks(world_size, moved_bytes)
+def test_bytes_on_the_wire_are_the_bytes_of_the_schedule(world_size: int, transport: str, header_bytes: int) -> None:
+    ranks: list[Any] = run_ranks(world_size, moved_bytes, transport=transport)
     assert len(ranks[0]) > 20
     for case in zip(*ranks, strict=True):
         collective, name, odd, _ = case[0]
@@ -639,8 +646,9 @@ def test_bytes_on_the_wire_are_the_bytes_of_the_schedule(world_size: int) -> Non
             assert {p: m[1] for p, m in moved.items() if m[1]} == {s: b for (s, d), b in pairs.items() if d == rank}, (
                 case[0]
             )
-            # One header of 16 bytes for each connection and direction in use.
-            assert all(m[2] % 16 == 0 and m[3] % 16 == 0 and m[2] + m[3] > 0 for m in moved.values())
+            # One header for each connection and direction in use, or one for each piece in shared memory.
+            assert all(m[2] % header_bytes == 0 == m[3] % header_bytes for m in moved.values())
+            assert all(m[2] + m[3] > 0 for m in moved.values())
 
 
 # -- larger worlds -------------------------------------------------------------------------------------------

@@ -210,7 +210,7 @@ def test_room_is_made_at_the_cost_of_strangers_first(world) -> None:
     """A rank that has shown the key and is slow to go on keeps its slot, though it came first."""
     members, (lower, _, _) = world
     slow = stranger(members[0])
-    handshake = Initiator(KEY, Identity(Purpose.DATA, WORLD_ID, 2, 0), b"n" * NONCE_BYTES)
+    handshake = Initiator(KEY, Identity(Purpose.CONTROL, WORLD_ID, 2, 0), b"n" * NONCE_BYTES)
     slow.sendall(handshake.hello())
     assert lower._reception is not None
     eventually(lambda: lower._reception.in_progress == 1, lower)
@@ -218,7 +218,7 @@ def test_room_is_made_at_the_cost_of_strangers_first(world) -> None:
     eventually(lambda: lower.refused >= 6, lower)
     challenge = slow.recv(handshake.wanted, socket.MSG_WAITALL)
     slow.sendall(handshake.feed(challenge))
-    eventually(lambda: lower.take(ConnectionKey(0, 2)), lower).close()
+    eventually(lambda: lower.take(ConnectionKey(0, 2, 0, Purpose.CONTROL)), lower).close()
     for sock in (slow, *lorises):
         sock.close()
 

@@ -19,13 +19,15 @@ import numpy.typing as npt
 from atoll.errors import SpecError, WorldError
 from atoll.runtime.arrays import NOTHING, Array, Bytes, flat_bytes
 from atoll.runtime.descriptor import CallDescriptor
-from atoll.runtime.endpoint import ConnectionKey
+from atoll.runtime.endpoint import Connection, ConnectionKey
 from atoll.runtime.link import ByteCount, Link
 from atoll.runtime.machine import Machine
 from atoll.runtime.plans import Plan
 from atoll.runtime.process import Process
 from atoll.runtime.program import LOCAL, Lane
+from atoll.runtime.progress import AnyLink
 from atoll.runtime.reduction import Reduction
+from atoll.runtime.shared_link import SharedLink
 from atoll.runtime.task import Task
 from atoll.runtime.work import Work
 
@@ -59,7 +61,7 @@ class Caller:
         self.counts = counts
         self.error: BaseException | None = None
         self._sequence = 0
-        self._links: dict[tuple[int, int], Link] = {}
+        self._links: dict[tuple[int, int], AnyLink] = {}
         self._scratch = _ScratchPool()
         process.control.register(identity, self.world_ranks, process.progress.wakeup.set)
 
@@ -156,7 +158,7 @@ class Caller:
 
     def _links_for(
         self, call: CallDescriptor, lanes: Sequence[Lane], timeout_s: float, deadline: float
-    ) -> list[Link | None]:
+    ) -> list[AnyLink | None]:
         ranks = self.world_ranks
         missing = {
             ConnectionKey(self.identity, ranks[lane.peer], lane.channel)
@@ -168,10 +170,28 @@ class Caller:
                 call, sorted(missing), timeout_s, deadline, self._ended
             ).items():
                 count = self.counts.setdefault(key.peer, ByteCount())
-                link = Link(connection, key.peer, key.channel, SEGMENT_BYTES, count)
+                link: AnyLink
+                if connection.shared is None:
+                    self._may_use_tcp(key, connection)
+                    link = Link(connection.sock, key.peer, key.channel, SEGMENT_BYTES, count)
+                else:
+                    link = SharedLink(
+                        connection.sock, connection.shared, key.peer, key.channel, SEGMENT_BYTES, count,
+                        self.process.heap,
+                    )  # fmt: skip
                 self._links[ranks.index(key.peer), key.channel] = link
                 self.process.progress.add_link(link)
         return [None if lane.peer == LOCAL else self._links[lane.peer, lane.channel] for lane in lanes]
+
+    def _may_use_tcp(self, key: ConnectionKey, connection: Connection) -> None:
+        membership = self.process.membership
+        peers = membership.peers
+        if self.process.transport == "shm" and peers[key.peer].host == peers[membership.rank].host:
+            connection.close()
+            raise SpecError(
+                f"transport shm: rank {membership.rank} shares no memory with {peers[key.peer].describe()}: expected "
+                "ranks of one user in one PID namespace, none of which asks for tcp; use transport auto or tcp"
+            )
 
 
 class _ScratchPool:

@@ -236,6 +236,16 @@ class Communicator:
         out = as_output("recv", array, _dtype_of(array), np.size(array))
         return self._transfer(src, self.rank, out, async_op, timeout)
 
+    # -- memory ----------------------------------------------------------------------------------------------------
+
+    def empty(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> Array:
+        """An uninitialised array in memory that the ranks of this host share, as ``np.empty`` makes one elsewhere.
+
+        Peers on this host read large inputs and results of collectives from it in place, without a copy. Its memory is
+        reused once the array and all its views are gone.
+        """
+        return self._caller.process.heap.empty(shape, dtype)
+
     # -- the communicator itself ---------------------------------------------------------------------------------------
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:

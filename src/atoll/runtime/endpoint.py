@@ -4,6 +4,7 @@ All of it is non-blocking and pumped by whoever has time. The endpoint keeps its
 is itself pollable: the control thread has it in its selector, and a data loop may have it too. ``pump`` accepts,
 connects and shakes hands as far as possible; finished connections wait in a mailbox under their key until ``take``.
 So two ranks that connect to each other, or to a third, while both are inside their loops never wait for one another.
+Data connections between ranks of one host are introduced to the memory that both can share before they are handed out.
 
 Of two ranks the higher one opens the connection. A peer had its listener up before anyone learned of it (``join``
 sees to that), so one that refuses is dead; one that drops a handshake, being too busy, is tried again.
@@ -23,11 +24,14 @@ from typing import Final, NamedTuple
 
 from atoll.errors import CollectiveTimeout, InternalError, PeerLost
 from atoll.runtime.handshake import NONCE_BYTES, Identity, Initiator, Purpose, Refusal, SessionKeys
+from atoll.runtime.introduction import Introduction, SharedConnection
 from atoll.runtime.membership import Membership
 from atoll.runtime.reception import Reception
 from atoll.runtime.wakeup import Wakeup
 from atoll.runtime.wire import WireError
 
+# For the other side of a connection that we accepted: long enough for a process that was stopped for a while.
+MEETING_S: Final = 60.0
 # Between attempts at a peer that drops us; the second comes at once.
 RETRY_S: Final = 0.05
 _WORTH_RETRYING: Final = (
@@ -52,10 +56,19 @@ class ConnectionKey(NamedTuple):
 
 
 class Connection(NamedTuple):
-    """A finished connection and its session keys, with which control connections authenticate every frame."""
+    """A finished connection and its session keys, with which control connections authenticate every frame.
+
+    ``shared`` is the memory that both ends of a data connection share, None where they do not.
+    """
 
     sock: socket.socket
     keys: SessionKeys
+    shared: SharedConnection | None = None
+
+    def close(self) -> None:
+        self.sock.close()
+        if self.shared is not None:
+            self.shared.close()
 
 
 class _Opening:
@@ -66,9 +79,46 @@ class _Opening:
         self.deadline = deadline
         self.sock: socket.socket | None = None
         self.handshake: Initiator | None = None
+        self.meeting: _Meeting | None = None
         self.retry_at = 0.0
         self.attempts = 0
         self.trouble = "no answer"
+
+
+class _Meeting:
+    """A connection in the middle of its introduction. ``deadline`` bounds only those that we accepted."""
+
+    def __init__(self, key: ConnectionKey, connection: Connection, introduction: Introduction, deadline: float) -> None:
+        self.key = key
+        self.connection = connection
+        self.introduction = introduction
+        self.deadline = deadline
+        self._got = b""
+
+    def advance(self) -> bool:
+        """Whether it is done. Raises ``OSError``, ``BlockingIOError`` among it."""
+        sock, introduction = self.connection.sock, self.introduction
+        while not introduction.done:
+            data = sock.recv(introduction.wanted - len(self._got))
+            if not data:
+                raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
+            self._got += data
+            if len(self._got) == introduction.wanted:
+                try:
+                    answer = introduction.feed(self._got)
+                except ValueError as error:
+                    raise OSError(errno.EPROTO, str(error)) from None
+                self._got = b""
+                if answer:
+                    sock.send(answer)  # a few bytes, into an empty buffer
+        return True
+
+    def finished(self) -> Connection:
+        return self.connection._replace(shared=self.introduction.shared)
+
+    def close(self) -> None:
+        self.introduction.close()
+        self.connection.close()
 
 
 class Endpoint:
@@ -80,8 +130,11 @@ class Endpoint:
     becomes ready or fails, in whichever thread pumped.
     """
 
-    def __init__(self, membership: Membership) -> None:
+    def __init__(self, membership: Membership, share_memory: bool = True) -> None:
+        """``share_memory``: whether data connections within the host may go through shared memory."""
         self._membership = membership
+        self._share_memory = share_memory
+        self._meetings: dict[int, _Meeting] = {}  # with ranks that have connected to us
         self._lock = threading.Lock()
         self._epoll = select.epoll()
         self._opening: dict[ConnectionKey, _Opening] = {}
@@ -117,6 +170,7 @@ class Endpoint:
                 min(opening.deadline, opening.retry_at) if opening.sock is None else opening.deadline
                 for opening in self._opening.values()
             ]
+            times += [meeting.deadline for meeting in self._meetings.values()]
             accepting = self._reception.next_deadline() if self._reception is not None and not self._closed else None
         if accepting is not None:
             times.append(accepting)
@@ -131,9 +185,11 @@ class Endpoint:
             for fd, _ in self._epoll.poll(0):
                 if fd in self._opening_by_fd:
                     self._advance(self._opening_by_fd[fd], now)
+                elif fd in self._meetings:
+                    self._meet(fd)
                 elif self._reception is not None and self._reception.handles(fd):
                     for accepted in self._reception.on_ready(fd, now):
-                        self._deliver(_key(accepted.identity), Connection(accepted.sock, accepted.keys))
+                        self._welcome(_key(accepted.identity), Connection(accepted.sock, accepted.keys), now)
             if self._reception is not None:
                 self._reception.expire(now)
             self._expire(now)
@@ -228,9 +284,13 @@ class Endpoint:
             for opening in self._opening.values():
                 if opening.sock is not None:
                     opening.sock.close()
+                if opening.meeting is not None:
+                    opening.meeting.close()
             for connection in self._ready.values():
-                connection.sock.close()
-            for waiting in (self._opening, self._opening_by_fd, self._ready, self._failed):
+                connection.close()
+            for meeting in self._meetings.values():
+                meeting.close()
+            for waiting in (self._opening, self._opening_by_fd, self._ready, self._failed, self._meetings):
                 waiting.clear()
 
     def abandon_in_child(self) -> None:
@@ -272,9 +332,39 @@ class Endpoint:
     def _deliver(self, key: ConnectionKey, connection: Connection) -> None:
         stale = self._ready.pop(key, None)
         if stale is not None:
-            stale.sock.close()
+            stale.close()
         self._ready[key] = connection
         self._news = True
+
+    def _is_introduced(self, key: ConnectionKey) -> bool:
+        """Whether both ends of ``key`` speak of shared memory first."""
+        peers = self._membership.peers
+        return key.purpose is Purpose.DATA and peers[key.peer].host == peers[self._membership.rank].host
+
+    def _welcome(self, key: ConnectionKey, connection: Connection, now: float) -> None:
+        if not self._is_introduced(key):
+            self._deliver(key, connection)
+            return
+        fd = connection.sock.fileno()
+        introduction = Introduction(we_opened=False, may_share=self._share_memory)
+        self._meetings[fd] = _Meeting(key, connection, introduction, now + MEETING_S)
+        self._epoll.register(fd, select.EPOLLIN)
+        self._meet(fd)
+
+    def _meet(self, fd: int) -> None:
+        meeting = self._meetings[fd]
+        try:
+            meeting.advance()
+        except BlockingIOError:
+            return
+        except OSError:
+            self._end_meeting(fd).close()  # the other side opens another one, or is gone
+            return
+        self._deliver(meeting.key, self._end_meeting(fd).finished())
+
+    def _end_meeting(self, fd: int) -> _Meeting:
+        self._epoll.unregister(fd)
+        return self._meetings.pop(fd)
 
     def _attempt(self, opening: _Opening, now: float) -> None:
         peer = self._membership.peers[opening.key.peer]
@@ -284,6 +374,7 @@ class Endpoint:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         opening.sock = sock
         opening.handshake = None
+        opening.meeting = None
         error = sock.connect_ex((peer.address, peer.port))
         self._opening_by_fd[sock.fileno()] = opening
         self._epoll.register(sock.fileno(), select.EPOLLOUT)
@@ -305,7 +396,7 @@ class Endpoint:
                 sock.send(handshake.hello())  # Fits in the empty send buffer of a new connection.
                 opening.handshake = handshake
                 self._epoll.modify(sock.fileno(), select.EPOLLIN)
-            while wanted := handshake.wanted:
+            while opening.meeting is None and (wanted := handshake.wanted):
                 data = sock.recv(wanted)
                 if not data:
                     self._retry(opening, "it closed the connection in the middle of the handshake", now)
@@ -313,6 +404,13 @@ class Endpoint:
                 answer = handshake.feed(data)
                 if answer:
                     sock.send(answer)
+            if opening.meeting is None and self._is_introduced(opening.key):
+                assert handshake.keys is not None
+                introduction = Introduction(we_opened=True, may_share=self._share_memory)
+                opening.meeting = _Meeting(opening.key, Connection(sock, handshake.keys), introduction, 0.0)
+                sock.send(introduction.begin())
+            if opening.meeting is not None:
+                opening.meeting.advance()
         except BlockingIOError:
             return
         except WireError as refused:
@@ -322,9 +420,10 @@ class Endpoint:
             self._unreachable(opening, error.errno or errno.EIO, now)
             return
         assert handshake.keys is not None
+        meeting, opening.meeting = opening.meeting, None
         self._release(opening)
         del self._opening[opening.key]
-        self._deliver(opening.key, Connection(sock, handshake.keys))
+        self._deliver(opening.key, Connection(sock, handshake.keys) if meeting is None else meeting.finished())
 
     def _begin_handshake(self, key: ConnectionKey) -> Initiator:
         member = self._membership
@@ -364,9 +463,14 @@ class Endpoint:
         self._epoll.unregister(sock.fileno())
         del self._opening_by_fd[sock.fileno()]
         opening.sock = None
+        if opening.meeting is not None:
+            opening.meeting.introduction.close()
+            opening.meeting = None
         return sock
 
     def _expire(self, now: float) -> None:
+        for fd in [fd for fd, meeting in self._meetings.items() if meeting.deadline <= now]:
+            self._end_meeting(fd).close()
         for opening in list(self._opening.values()):
             if opening.deadline <= now:
                 self._fail(opening, f"not done by its deadline; last: {opening.trouble}")

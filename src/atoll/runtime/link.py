@@ -194,7 +194,11 @@ class Link:
             if task.machine.lane_done(stream.lane):
                 self.incoming.popleft()
 
-    def close(self) -> None:
+    def abandon(self) -> None:
+        """What is in flight has failed: forget it."""
         self.incoming.clear()
         self.outgoing.clear()
+
+    def close(self) -> None:
+        self.abandon()
         self.connection.close()

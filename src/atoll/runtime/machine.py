@@ -6,6 +6,10 @@ The transport asks for memory and says what happened; the machine moves marks:
 ``received(lane, n)``  n bytes landed there; they are reduced as far as the guards allow
 ``sends(lane)``        views of the bytes that an outgoing lane may send now, perhaps none
 ``sent(lane, n)``      n bytes of them are out of our hands: their memory may be overwritten
+``offer(lane)``        the next run of bytes that may be posted, for a receiver that reads them where they lie
+``posted(lane, n)``    n bytes of it were posted
+``delivered(op, n)``   n bytes of an operation were read by the receiver, or copied away: out of our hands
+``take(lane, bytes)``  bytes that lie readable somewhere; how many of them were moved or reduced into place
 ``move(lane)``         make local moves as far as they may go; whether any was made
 ``nudge(lane)``        an incoming lane may go on: reduce what is staged
 ``take_woken()``       lanes that an advance has unblocked since the last call; the transport pumps them
@@ -35,9 +39,10 @@ MAX_VIEWS = 16  # views handed out by one ``sends``: well below IOV_MAX, and eno
 
 
 class _Cursor:
-    """Where a lane is: its current operation, and for reductions what is staged: bytes ``start`` to ``filled``."""
+    """Where a lane is: its first operation that is not done; for reductions what is staged, bytes ``start`` to
+    ``filled``; for sends that are posted, how far: ``posted`` bytes of operation ``posting``."""
 
-    __slots__ = ("at", "filled", "lane", "operations", "staged", "staging", "start", "views")
+    __slots__ = ("at", "filled", "lane", "operations", "posted", "posting", "staged", "staging", "start")
 
     def __init__(self, lane: Lane) -> None:
         self.lane = lane
@@ -45,6 +50,8 @@ class _Cursor:
         self.at = 0
         self.start = 0
         self.filled = 0
+        self.posting = 0
+        self.posted = 0
         self.staging: memoryview | None = None
         self.staged: npt.NDArray[Any] | None = None
 
@@ -72,9 +79,11 @@ class Machine:
         if program.needs_reduction and reduction is None:
             raise InternalError(f"{program.name}: reduces, and was given no operation")
         self.program = program
+        self.buffers = buffers
         self._bytes = tuple(array.data for array in buffers)
         self._typed = tuple(array[: len(array) // dtype.itemsize * dtype.itemsize].view(dtype) for array in buffers)
         self._ufunc = reduction.ufunc if reduction is not None else np.add
+        self._dtype = dtype
         self._itemsize = dtype.itemsize
         self._marks = [0] * len(program.operations)
         self._left = len(program.operations)
@@ -157,6 +166,69 @@ class Machine:
             step = min(num_bytes, operation.num_bytes - self._marks[operation.number])
             self._advance(cursor, operation, step)
             num_bytes -= step
+
+    def offer(self, number: int) -> tuple[Operation, int, int] | None:
+        """The operation, the first byte of it that is not posted, and how many bytes may be."""
+        cursor = self._cursors[number]
+        if cursor.posting == len(cursor.operations):
+            return None
+        operation = cursor.operations[cursor.posting]
+        start = cursor.posted
+        limit = self._limit(operation) if operation.guards else operation.num_bytes
+        if limit < operation.num_bytes:
+            limit -= limit % self._itemsize  # the receiver may reduce whole elements only
+        return (operation, start, limit - start) if limit > start else None
+
+    def posted(self, number: int, num_bytes: int) -> None:
+        cursor = self._cursors[number]
+        cursor.posted += num_bytes
+        if cursor.posted == cursor.operations[cursor.posting].num_bytes:
+            cursor.posting += 1
+            cursor.posted = 0
+
+    def delivered(self, number: int, operation: Operation, num_bytes: int) -> None:
+        """In the order of bytes for each operation, in any order of operations."""
+        self._advance(self._cursors[number], operation, num_bytes)
+
+    def take(self, number: int, source: Bytes) -> int:
+        """Move or reduce of ``source``, the lane's next bytes, as much as the guards allow; whole elements where it
+        reduces."""
+        cursor = self._cursors[number]
+        taken = 0
+        while taken < len(source) and cursor.at < len(cursor.operations):
+            operation = cursor.operations[cursor.at]
+            mark = self._marks[operation.number]
+            step = min(len(source) - taken, self._limit(operation) - mark)
+            assert operation.target is not None
+            buffer, offset = operation.target
+            if operation.operand is None:
+                if step <= 0:
+                    break
+                self.buffers[buffer][offset + mark : offset + mark + step] = source[taken : taken + step]
+            else:
+                step -= step % self._itemsize
+                if step <= 0:
+                    break
+                received = source[taken : taken + step].view(self._dtype)
+                target = self._elements(operation.target, mark, mark + step)
+                operand = (
+                    target
+                    if operation.operand == operation.target
+                    else self._elements(operation.operand, mark, mark + step)
+                )
+                self._combine(operation, received, operand, target)
+            taken += step
+            self._advance(cursor, operation, step)
+        return taken
+
+    def resume(self, marks: list[int]) -> None:
+        """Go on from where another executor has stopped: ``marks[operation]`` bytes are done."""
+        self._marks = marks
+        self._left = sum(
+            mark < operation.num_bytes for mark, operation in zip(marks, self.program.operations, strict=True)
+        )
+        for cursor in self._cursors:
+            self._skip_done(cursor)
 
     def move(self, number: int, at_most_bytes: int) -> bool:
         """Local moves, at most about ``at_most_bytes`` of them; whether any was made."""
@@ -257,6 +329,13 @@ class Machine:
         buffer, offset = place
         return self._typed[buffer][(offset + start) // self._itemsize : (offset + stop) // self._itemsize]
 
+    def _skip_done(self, cursor: _Cursor) -> None:
+        while cursor.at < len(cursor.operations):
+            operation = cursor.operations[cursor.at]
+            if self._marks[operation.number] != operation.num_bytes:
+                break
+            cursor.at += 1
+
     def _advance(self, cursor: _Cursor, operation: Operation, num_bytes: int) -> None:
         number = operation.number
         mark = self._marks[number] + num_bytes
@@ -265,7 +344,7 @@ class Machine:
         if wakes:
             self._woken.extend(wakes)
         if mark == operation.num_bytes:
-            cursor.at += 1
             self._left -= 1
+            self._skip_done(cursor)
         elif mark > operation.num_bytes:
             raise InternalError(f"{self.program.name}: operation {number} moved {mark} of {operation.num_bytes} bytes")

@@ -8,14 +8,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from socket import socket
 
 from atoll.errors import PeerLost, SpecError
 from atoll.runtime.control import Control
 from atoll.runtime.descriptor import CallDescriptor
-from atoll.runtime.endpoint import ConnectionKey, Endpoint
+from atoll.runtime.endpoint import Connection, ConnectionKey, Endpoint
 from atoll.runtime.membership import Membership
 from atoll.runtime.progress import QUIET_S, Progress
+from atoll.runtime.shared_memory import SharedHeap
 
 PATIENCE_S = 5.0
 
@@ -23,11 +23,13 @@ PATIENCE_S = 5.0
 class Process:
     """Owns what it is given; ``close`` ends all of it."""
 
-    def __init__(self, membership: Membership, endpoint: Endpoint, control: Control) -> None:
+    def __init__(self, membership: Membership, endpoint: Endpoint, control: Control, transport: str = "auto") -> None:
         self.membership = membership
         self.endpoint = endpoint
         self.control = control
+        self.transport = transport
         self.progress = Progress(control)
+        self.heap = SharedHeap()
         self.closed = False
         self.spares: tuple[int, ...] = ()  # world ranks that wait until they are called
         self.spares_taken: set[int] = set()  # those that have been
@@ -39,14 +41,14 @@ class Process:
         timeout_s: float,
         deadline: float,
         ended: Callable[[], BaseException | None],
-    ) -> Mapping[ConnectionKey, socket]:
+    ) -> Mapping[ConnectionKey, Connection]:
         """Connections ``keys``, which ``call`` needs; the higher rank of each pair opens it, the other one waits.
 
         Raises what the control plane finds while waiting, ``CollectiveTimeout`` at the deadline (monotonic seconds),
         or what ``ended`` says: the communicator may be closed by a signal handler, say.
         """
         arrived = threading.Event()
-        ready: dict[ConnectionKey, socket] = {}
+        ready: dict[ConnectionKey, Connection] = {}
         self.endpoint.subscribe(arrived.set)
         try:
             for key in keys:
@@ -58,7 +60,7 @@ class Process:
                 arrived.clear()
                 for key in keys:
                     try:
-                        if key not in ready and (connection := self.endpoint.take(key)) is not None:
+                        if key not in ready and (connection := self.endpoint.take_connection(key)) is not None:
                             ready[key] = connection
                     except PeerLost as unreachable:
                         # It may have died, or have left because another one had: the control plane will know.

@@ -41,7 +41,10 @@ class Operation(msgspec.Struct):
     """``source`` is what a send or a local move reads, ``target`` what a receive or a local move writes.
 
     Places are (buffer, byte offset). ``operand`` is set where received bytes are reduced, ``received_first`` says
-    which operand of the operation they are.
+    which operand of the operation they are. ``lend`` says of a send that its memory may be left with the receiver until
+    that has read it: nothing of the same step waits to overwrite it. Where two ranks exchange one place (recursive
+    doubling in place), each would wait for the other to read first; between steps there is no such circle, since what
+    a step waits for lies in earlier steps.
     """
 
     number: int
@@ -51,6 +54,7 @@ class Operation(msgspec.Struct):
     target: tuple[int, int] | None = None
     operand: tuple[int, int] | None = None
     received_first: bool = False
+    lend: bool = True
     guards: list[Guard] = []
 
 
@@ -251,7 +255,7 @@ class _Builder:
                 last.num_bytes += num_bytes
             else:
                 operation = Operation(
-                    len(self.operations), num_bytes, step, source, target, operand, received_first, []
+                    len(self.operations), num_bytes, step, source, target, operand, received_first, guards=[]
                 )
                 self.operations.append(operation)
                 self.lane_of.append(lane.number)
@@ -307,6 +311,8 @@ class _Builder:
         for operation in self.operations:
             for before, *_ in operation.guards:
                 wakes[before].add(self.lane_of[operation.number])
+                if self.operations[before].step == operation.step:
+                    self.operations[before].lend = False
         return Program(
             name=self.name,
             rank=self.rank,

@@ -6,7 +6,8 @@ Asynchronous collectives are driven by a background thread while nobody waits; a
 it. Everything that is to be started or ended goes through an inbox, so that submitting never waits for the driver.
 
 The driver yields the processor a few times before it sleeps in epoll: on a machine with a core for every rank the
-answer is usually there at once, and with fewer the core goes to a rank that has something to do.
+answer is usually there at once, and with fewer the core goes to a rank that has something to do. Links through shared
+memory give no sign while it is awake: it looks at them at every turn, and says that it sleeps before it does.
 
 **Interruptions.** An exception may come out of an operation, or out of nowhere (Ctrl-C, a signal handler). Where it
 meets a machine on the move, that machine's communicator ends, and the other ranks are told. While the driver waits
@@ -29,6 +30,7 @@ from functools import partial
 from atoll.errors import SpecError
 from atoll.runtime.control import VERDICT_S, Control
 from atoll.runtime.link import Link, Pumped
+from atoll.runtime.shared_link import SharedLink
 from atoll.runtime.task import Task
 from atoll.runtime.wakeup import Wakeup
 
@@ -42,6 +44,9 @@ JOIN_S = 5.0  # for the background thread, which ends in microseconds
 _EDGES = select.EPOLLIN | select.EPOLLOUT | select.EPOLLRDHUP | select.EPOLLET
 
 
+AnyLink = Link | SharedLink
+
+
 class Progress:
     """One per process. ``submit`` a task, then ``wait`` for it. ``ended`` is what ended all of it, None so far."""
 
@@ -52,11 +57,13 @@ class Progress:
         self.wakeup = Wakeup()
         self._epoll.register(self.wakeup.fileno(), select.EPOLLIN)
         self.ended: BaseException | None = None
-        self._links: dict[int, Link] = {}
+        self._links: dict[int, AnyLink] = {}
+        self._sharing: list[SharedLink] = []  # those of them that go through shared memory
+        self._dozing: list[SharedLink] = []  # those whose peers were told that we sleep
         self._inbox: deque[Callable[[], None]] = deque()
         self._tasks: list[Task] = []
         self._broken: dict[int, BaseException] = {}  # communicators that were interrupted in here
-        self._ready: deque[Link] = deque()
+        self._ready: deque[AnyLink] = deque()
         self._moving: deque[Task] = deque()
         self._look_at = 0.0
         self._turn = threading.Condition()
@@ -69,7 +76,7 @@ class Progress:
         self._closed = False
         os.register_at_fork(after_in_child=partial(_after_fork, weakref.ref(self)))
 
-    def add_link(self, link: Link) -> None:
+    def add_link(self, link: AnyLink) -> None:
         """Watch a connection."""
         self._post(lambda: self._watch(link))
 
@@ -91,7 +98,7 @@ class Progress:
         """What has ended a communicator here, if anything has; the control plane's verdicts are not among it."""
         return self.ended or self._broken.get(communicator_id)
 
-    def fail(self, communicator_id: int, error: BaseException, links: list[Link]) -> None:
+    def fail(self, communicator_id: int, error: BaseException, links: list[AnyLink]) -> None:
         """End a communicator: its tasks finish with ``error``, its links close. Returns when no memory is in use."""
 
         def end() -> None:
@@ -230,13 +237,16 @@ class Progress:
         spins = turns = 0
         while True:
             self._amid = True
-            self._drain_inbox()
+            if self._inbox:
+                self._drain_inbox()
+                self._rouse()  # there may be links that were not told
             moved = self._pump_ready()
             if until() or self._closed:
                 self._amid = False
                 return
             if moved:
                 spins = 0
+                self._rouse()
             sleep_s = 0.0
             if self._inbox or self._ready or self._moving:
                 turns += 1
@@ -250,6 +260,7 @@ class Progress:
                 spins += 1
                 if spins > 1:
                     os.sched_yield()
+                self._queue_shared(self._sharing)
             else:
                 now = time.monotonic()
                 if self._look_around(now):
@@ -257,6 +268,8 @@ class Progress:
                 if deadline is not None and now >= deadline:
                     self._amid = False
                     return
+                if self._doze():
+                    continue
                 sleep_s = self._patience(now, deadline)
             self._amid = False
             events = self._epoll.poll(sleep_s)
@@ -267,6 +280,30 @@ class Progress:
             self._amid = True
             for fd, event in events:
                 self._on_event(fd, event)
+            if sleep_s:
+                self._rouse()
+
+    def _queue_shared(self, links: list[SharedLink]) -> None:
+        for link in links:
+            if link.incoming or link.outgoing:
+                self._queue(link)
+
+    def _doze(self) -> bool:
+        """Tell the peers of shared links that we are about to sleep; whether to look at those links once more."""
+        if self._dozing:
+            return False
+        self._dozing = [link for link in self._sharing if link.incoming or link.outgoing]
+        for link in self._dozing:
+            link.fall_asleep()
+        self._queue_shared(self._dozing)
+        return bool(self._dozing)
+
+    def _rouse(self) -> None:
+        if self._dozing:
+            for link in self._dozing:
+                link.wake_up()
+            self._queue_shared(self._dozing)
+            self._dozing = []
 
     def _patience(self, now: float, deadline: float | None) -> float:
         """Seconds to sleep in epoll: until the next look around or the next deadline."""
@@ -361,7 +398,7 @@ class Progress:
                 self._queue(link)
         self._finish(task, None)
 
-    def _queue(self, link: Link) -> None:
+    def _queue(self, link: AnyLink) -> None:
         if not link.queued:
             link.queued = True
             self._ready.append(link)
@@ -382,16 +419,22 @@ class Progress:
                 raise
             self._inbox.popleft()
 
-    def _watch(self, link: Link) -> None:
+    def _watch(self, link: AnyLink) -> None:
         if self.ended is not None:
             link.close()
         elif self._links.get(link.fd) is not link:
             self._epoll.register(link.fd, _EDGES)
             self._links[link.fd] = link
+            if isinstance(link, SharedLink):
+                self._sharing.append(link)
 
-    def _forget(self, link: Link) -> None:
+    def _forget(self, link: AnyLink) -> None:
         if self._links.pop(link.fd, None) is not None:
             self._epoll.unregister(link.fd)
+        if isinstance(link, SharedLink):
+            for links in (self._sharing, self._dozing):
+                if link in links:
+                    links.remove(link)
         link.close()
 
     def _start(self, task: Task) -> None:
@@ -487,8 +530,7 @@ class Progress:
         """Finish a task with ``error``. All tasks of its communicator end with it, so its links are emptied."""
         for link in task.links:
             if link is not None:
-                link.incoming.clear()
-                link.outgoing.clear()
+                link.abandon()
         self._finish(task, error)
 
     # -- interruptions -----------------------------------------------------------------------------------------------
@@ -542,6 +584,8 @@ class Progress:
         for link in self._links.values():
             link.close()
         self._links.clear()
+        self._sharing.clear()
+        self._dozing.clear()
         self._inbox.clear()
         for task in self._tasks:
             task.error = self.ended

@@ -17,13 +17,14 @@ from atoll.runtime.join import join
 from atoll.runtime.process import Process
 from atoll.runtime.recovery import join_as_spare
 from atoll.runtime.stability import order_asked
+from atoll.runtime.transport import checked_transport, read_transport
 from atoll.runtime.tuning import VARIABLE, load_tuning, pack
 
 
 def init(
     *, timeout: float = DEFAULT_TIMEOUT_S, join_timeout: float = 60.0, deterministic: bool | None = None,
     order: str | None = None, tuning: str | Path | None = None, heartbeat_timeout: float | None = None,
-    environ: Mapping[str, str] = os.environ,
+    transport: str | None = None, environ: Mapping[str, str] = os.environ,
 ) -> Communicator:  # fmt: skip
     """The communicator of all ranks; returns when all have joined.
 
@@ -37,6 +38,8 @@ def init(
     default ATOLL_HEARTBEAT_TIMEOUT says how long, or it is 5 s. It must be longer than anything in the program that
     holds the interpreter's lock; computing in Python or NumPy is no silence. ``math.inf`` gives up nobody.
 
+    ``transport`` is ``auto``, ``tcp`` or ``shm`` (``runtime.transport``); by default what ATOLL_TRANSPORT says, or
+    ``auto``: shared memory between ranks of one host, TCP across hosts.
     In a spare (``atoll launch --spares``) this returns when a communicator takes it in (``runtime.recovery``), and
     raises ``SystemExit(0)`` when the job has ended without.
 
@@ -47,13 +50,14 @@ def init(
     for name, value in limits:
         if not value > 0:
             raise SpecError(f"{name}: expected more than 0 seconds, got {value}")
+    transport = read_transport(environ) if transport is None else checked_transport(transport, "transport")
     stable = order_asked(deterministic, order, "any")
     deadline = time.monotonic() + join_timeout
     placement = read_placement(environ)
     file = tuning if tuning is not None else environ.get(VARIABLE) or None
     packed = pack(load_tuning(file)) if placement.rank == 0 else b""
     membership = join(placement, timeout_s=join_timeout, tuning=packed)
-    endpoint = Endpoint(membership)
+    endpoint = Endpoint(membership, share_memory=transport != "tcp")
     control = Control(membership, endpoint, heartbeat_s)
     try:
         control.start(deadline)
@@ -61,7 +65,7 @@ def init(
         control.close()
         endpoint.close()
         raise
-    process = Process(membership, endpoint, control)
+    process = Process(membership, endpoint, control, transport)
     working = membership.world_size - placement.spares
     process.spares = tuple(range(working, membership.world_size))
     if membership.rank < working:

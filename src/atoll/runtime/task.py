@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from atoll.runtime.descriptor import CallDescriptor
 from atoll.runtime.link import HEADER, Link
 from atoll.runtime.machine import Machine
 from atoll.runtime.program import LOCAL
+
+if TYPE_CHECKING:
+    from atoll.runtime.shared_link import SharedLink
 
 
 class Task:
@@ -25,8 +29,9 @@ class Task:
     )  # fmt: skip
 
     def __init__(
-        self, call: CallDescriptor, machine: Machine, links: list[Link | None], world_ranks: Sequence[int],
-        timeout_s: float, deadline: float, asynchronous: bool, on_finish: Callable[[], None] | None,
+        self, call: CallDescriptor, machine: Machine, links: Sequence[Link | SharedLink | None],
+        world_ranks: Sequence[int], timeout_s: float, deadline: float, asynchronous: bool,
+        on_finish: Callable[[], None] | None,
     ) -> None:  # fmt: skip
         self.call = call
         self.machine = machine

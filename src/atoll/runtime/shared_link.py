@@ -1,0 +1,311 @@
+"""A connection whose bytes go through shared memory: what ``Link`` is to a socket, for ranks of one host.
+
+Small payloads are staged: the sender copies them into the ring and is done with them. Large ones stay where they are
+until the receiver has read them, and it reduces straight from the sender's memory where it lies in shared memory
+(``comm.empty``), or copies it over in one go where the kernel lets it (``process_vm_readv``). Where neither is
+possible, and where two ranks exchange one place (``Operation.lend``), large payloads are staged piece by piece.
+
+The socket that made the connection stays. It carries one byte to wake a side that has said that it sleeps, and its end
+says that the peer is gone. A side that is about to sleep says so and then looks once more at its rings; the other one
+posts and then looks whether it sleeps; with a full fence between the two, one of them sees the other.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections import OrderedDict, deque
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from atoll.runtime.introduction import SharedConnection
+from atoll.runtime.link import HEADER, ByteCount, Pumped
+from atoll.runtime.program import Operation
+from atoll.runtime.remote_memory import RemoteMemory
+from atoll.runtime.shared_memory import SharedHeap, attach
+from atoll.runtime.shared_ring import LENT, PAGE, RECORD, REMOTE, RING_BYTES, STAGED, Inlet, Outlet
+
+if TYPE_CHECKING:
+    from atoll.runtime.task import Task
+
+Bytes = npt.NDArray[np.uint8]
+STAGED_AT_MOST: Final = 16 << 10  # payloads up to this size are staged even where they could be lent
+PIECE_BYTES: Final = 256 << 10  # of a large payload that is staged, so that both sides copy at once
+LENT_PIECE_BYTES: Final = 1 << 20
+MAX_MAPPED: Final = 64  # segments of the peer's that are kept mapped
+_OPENER_SLEEPS, _ACCEPTOR_SLEEPS = 0, 8  # words in the segment's first page
+_REVOKED: Final = 16  # words further: what that side has lent is no longer what it was
+
+
+class _Stream:
+    """One collective on one direction, and the lane it plays."""
+
+    __slots__ = ("fingerprint", "lane", "sequence", "task")
+
+    def __init__(self, task: Task, lane: int) -> None:
+        self.task = task
+        self.lane = lane
+        self.sequence, self.fingerprint = HEADER.unpack(task.header)
+
+
+class SharedLink:
+    """Touched only by the thread that drives progress."""
+
+    def __init__(
+        self, connection: socket.socket, shared: SharedConnection, peer: int, channel: int, segment_bytes: int,
+        count: ByteCount, heap: SharedHeap,
+    ) -> None:  # fmt: skip
+        self.connection = connection
+        self.fd = connection.fileno()
+        self.shared = shared
+        self.peer = peer
+        self.channel = channel
+        self.count = count
+        self.readable = True
+        self.writable = True
+        self.hung_up = False
+        self.broken = ""
+        self.foreign_sequence = -1
+        self.queued = False
+        self.incoming: deque[_Stream] = deque()
+        self.outgoing: deque[_Stream] = deque()
+        memory = memoryview(shared.segment.map)
+        first, second = PAGE, PAGE + RING_BYTES
+        self.outlet = Outlet(memory, first if shared.we_opened else second)
+        self.inlet = Inlet(memory, second if shared.we_opened else first)
+        self._flags = memory[:PAGE].cast("Q")
+        self._mine, self._theirs = (
+            (_OPENER_SLEEPS, _ACCEPTOR_SLEEPS) if shared.we_opened else (_ACCEPTOR_SLEEPS, _OPENER_SLEEPS)
+        )
+        self._fence = threading.Lock()
+        self._heap = heap
+        self._remote = RemoteMemory(shared.peer_pid)
+        self._mapped: OrderedDict[int, Bytes] = OrderedDict()
+        self._lent: deque[tuple[int, Operation, int]] = deque()  # (record, operation, bytes) that are not given back
+        self._segment_bytes = segment_bytes
+        self._segment: Bytes | None = None
+
+    def staging(self) -> Bytes:
+        """Where bytes that were copied from the peer's memory wait to be reduced; made when first needed."""
+        if self._segment is None:
+            self._segment = np.empty(self._segment_bytes, dtype=np.uint8)
+        return self._segment
+
+    def add(self, task: Task, lane: int, incoming: bool) -> None:
+        """Queue a lane of ``task`` behind the collectives already here."""
+        (self.incoming if incoming else self.outgoing).append(_Stream(task, lane))
+
+    # -- sleeping and waking -----------------------------------------------------------------------------------------
+
+    def fall_asleep(self) -> None:
+        """Say that we shall sleep; the caller looks at the rings once more before it does."""
+        self._flags[self._mine] = 1
+        self.fence()
+
+    def wake_up(self) -> None:
+        self._flags[self._mine] = 0
+
+    def fence(self) -> None:
+        """A full fence: what was stored before is visible before anything is loaded after (a locked instruction)."""
+        self._fence.acquire()
+        self._fence.release()
+
+    def ring_if_asleep(self) -> None:
+        """Wake the peer if it sleeps; after a record was posted or taken."""
+        self.fence()
+        if self._flags[self._theirs]:
+            self._flags[self._theirs] = 0
+            try:
+                self.connection.send(b"\0")
+            except OSError:
+                return  # a full buffer wakes as well; an end is found when it is read
+
+    def _drain(self) -> None:
+        """Take wake-ups off the socket, and see whether it has ended."""
+        try:
+            while True:
+                if not self.connection.recv(4096):
+                    self.broken = "closed by the other side"
+                    break
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self.broken = error.strerror or str(error)
+        self.readable = False
+
+    # -- sending -----------------------------------------------------------------------------------------------------
+
+    def pump_out(self) -> Pumped:
+        """Learn what was taken; post what may be posted."""
+        if not self.outgoing:
+            return Pumped.IDLE
+        stream = self.outgoing[0]
+        moved = self._reap(stream)
+        machine = stream.task.machine
+        if not machine.lane_done(stream.lane):
+            posted = False
+            while (offer := machine.offer(stream.lane)) is not None and self._post(stream, *offer):
+                posted = True
+            if posted:
+                self.ring_if_asleep()
+            moved = moved or posted
+        if machine.lane_done(stream.lane):
+            self.outgoing.popleft()
+            moved = True
+        elif not moved and self.readable:
+            self._drain()
+            if self.broken and not self.incoming:
+                return Pumped.BROKEN  # where something is incoming, that is read to its end first
+        return Pumped.MOVED if moved else Pumped.IDLE
+
+    def _reap(self, stream: _Stream) -> bool:
+        taken = self.outlet.taken()
+        moved = False
+        while self._lent and self._lent[0][0] < taken:
+            _, operation, num_bytes = self._lent.popleft()
+            stream.task.machine.delivered(stream.lane, operation, num_bytes)
+            moved = True
+        return moved
+
+    def _post(self, stream: _Stream, operation: Operation, start: int, num_bytes: int) -> bool:
+        """Announce bytes ``start`` to ``start + num_bytes`` of ``operation``, or the first of them; False: no room."""
+        outlet = self.outlet
+        if outlet.full():
+            return False
+        assert operation.source is not None
+        buffer, offset = operation.source
+        array = stream.task.machine.buffers[buffer]
+        offset += start
+        lent = 0
+        # All of an operation goes one way, since its mark counts bytes from the first.
+        if operation.lend and operation.num_bytes > STAGED_AT_MOST:
+            lent = self._lend(stream, array, offset, num_bytes)
+        num_bytes = lent or self._stage(stream, array, offset, num_bytes)
+        if num_bytes == 0:
+            return False
+        self.count.payload_sent += num_bytes
+        self.count.overhead_sent += RECORD.size
+        machine = stream.task.machine
+        machine.posted(stream.lane, num_bytes)
+        if lent:
+            self._lent.append((outlet.head - 1, operation, num_bytes))
+        else:
+            machine.delivered(stream.lane, operation, num_bytes)
+        return True
+
+    def _lend(self, stream: _Stream, array: Bytes, offset: int, num_bytes: int) -> int:
+        """Bytes lent, 0 where that is not possible."""
+        address = array.__array_interface__["data"][0] + offset
+        num_bytes = min(num_bytes, LENT_PIECE_BYTES)
+        place = self._heap.find(address)
+        if place is not None:
+            self.outlet.post(
+                stream.sequence, stream.fingerprint, num_bytes, LENT, place.fd, place.offset, place.serial
+            )  # fmt: skip
+        elif self.shared.peer_reads_us:
+            self.outlet.post(stream.sequence, stream.fingerprint, num_bytes, REMOTE, address)
+        else:
+            return 0
+        return num_bytes
+
+    def _stage(self, stream: _Stream, array: Bytes, offset: int, num_bytes: int) -> int:
+        num_bytes = min(num_bytes, PIECE_BYTES)
+        place = self.outlet.reserve(num_bytes)
+        if place < 0:
+            return 0
+        self.outlet.staging[place : place + num_bytes] = array[offset : offset + num_bytes]
+        self.outlet.post(stream.sequence, stream.fingerprint, num_bytes, STAGED, place)
+        return num_bytes
+
+    # -- receiving ---------------------------------------------------------------------------------------------------
+
+    def pump_in(self) -> Pumped:
+        """Take the next record, or what the guards allow of it."""
+        if not self.incoming or self.foreign_sequence >= 0:
+            return Pumped.IDLE
+        inlet = self.inlet
+        record = inlet.peek()
+        if record is None:
+            if self.readable:
+                self._drain()
+            # What the other side posted before it ended may still be read.
+            return Pumped.BROKEN if self.broken and inlet.peek() is None else Pumped.IDLE
+        stream = self.incoming[0]
+        if record[0] != stream.sequence or record[1] != stream.fingerprint:
+            self.foreign_sequence = record[0]
+            return Pumped.FOREIGN
+        got = self._read(stream, record)
+        if got and record[3] != STAGED and self._flags[self._theirs + _REVOKED]:
+            self.broken = "it gave up the collective while its memory was read"
+            got = 0
+        if got == 0:
+            return Pumped.BROKEN if self.broken else Pumped.IDLE
+        self.count.payload_received += got
+        inlet.read += got
+        if inlet.read == record[2]:
+            self.count.overhead_received += RECORD.size
+            inlet.take()
+            self.ring_if_asleep()
+        if stream.task.machine.lane_done(stream.lane):
+            self.incoming.popleft()
+        return Pumped.MOVED
+
+    def _read(self, stream: _Stream, record: tuple[int, ...]) -> int:
+        """Move bytes of ``record`` to where they belong; how many."""
+        _, _, num_bytes, kind, where, offset, serial = record
+        machine, read = stream.task.machine, self.inlet.read
+        if kind == STAGED:
+            return machine.take(stream.lane, self.inlet.staging[where + read : where + num_bytes])
+        try:
+            if kind == LENT:
+                lent = self.peer_segment(where, serial, offset + num_bytes)
+                return machine.take(stream.lane, lent[offset + read : offset + num_bytes])
+            view = machine.buffer_for(stream.lane)
+            if view is None:
+                return 0
+            got = self._remote.read_into(view[: num_bytes - read], where + read)
+        except OSError as error:
+            self.broken = f"its memory cannot be read: {error.strerror or error}"
+            return 0
+        machine.received(stream.lane, got)
+        return got
+
+    def peer_segment(self, fd: int, serial: int, num_bytes: int) -> Bytes:
+        """A segment of the peer's, mapped when first seen."""
+        mapped = self._mapped.get(serial)
+        if mapped is None:
+            segment = attach(self.shared.peer_pid, fd, num_bytes)
+            mapped = np.frombuffer(segment.map, dtype=np.uint8)
+            self._mapped[serial] = mapped
+            if len(self._mapped) > MAX_MAPPED:
+                self._mapped.popitem(last=False)
+        return mapped
+
+    def nudge(self, task: Task) -> None:
+        """Reduce what was copied for ``task``, as far as it may go now."""
+        if self.incoming and self.incoming[0].task is task:
+            stream = self.incoming[0]
+            task.machine.nudge(stream.lane)
+            if task.machine.lane_done(stream.lane):
+                self.incoming.popleft()
+
+    def abandon(self) -> None:
+        """What is in flight has failed: forget it, and take back what was lent. The caller may write to it from now
+        on, so a peer that finds this said after reading hands nothing out."""
+        self.incoming.clear()
+        self.outgoing.clear()
+        if self._lent:
+            self._lent.clear()
+            self._flags[self._mine + _REVOKED] = 1
+            self.fence()
+
+    def close(self) -> None:
+        self.abandon()
+        self._mapped.clear()
+        self.connection.close()
+        self._flags.release()
+        self.outlet.release()
+        self.inlet.release()
+        self.shared.close()
