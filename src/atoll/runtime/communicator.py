@@ -68,9 +68,8 @@ class Communicator:
         self.rank = self._caller.rank
         self.world_size = len(self._caller.world_ranks)
         hosts = [process.membership.peers[rank].host for rank in world_ranks]
-        self._plans = Plans(
-            self.rank, Chooser(unpack(process.membership.tuning), layout_of(hosts, shared_memory=False))
-        )
+        layout = layout_of(hosts, shared_memory=process.transport != "tcp")
+        self._plans = Plans(self.rank, Chooser(unpack(process.membership.tuning), layout))
         self._order: Order = order
         self._pairs: dict[tuple[int, int], Caller] = {}
         self._splits = 0
