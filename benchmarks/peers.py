@@ -71,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--folder", default=str(Path.home() / ".cache" / "atoll-peers"), help="where peers are installed"
     )
+    parser.add_argument("--nice", type=int, default=0, metavar="N", help="priority of all ranks, on a machine in use")
     parser.add_argument("--json", metavar="FILE", help="write everything as one document")
     return parser
 
@@ -89,7 +90,7 @@ def _tables(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for world_size in worlds:
         contestants, pairs, cases = _plan(options.table, transports, peers, sizes, options.quick)
         sides = _sides(contestants, options, world_size)
-        yield _one_world(sides, contestants, pairs, cases, world_size, rounds, turn_s)
+        yield _one_world(sides, contestants, pairs, cases, world_size, rounds, turn_s, options.nice)
 
 
 def _plan(
@@ -149,11 +150,11 @@ def _sides(contestants: Sequence[Contestant], options: argparse.Namespace, world
 
 def _one_world(
     sides: Sequence[Side], contestants: Sequence[Contestant], pairs: Sequence[Pair], cases: Sequence[tuple[str, int]],
-    world_size: int, rounds: int, turn_s: float,
+    world_size: int, rounds: int, turn_s: float, nice: int,
 ) -> dict[str, Any]:  # fmt: skip
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
-        worlds = {side.name: stack.enter_context(World(side, world_size)) for side in sides}
+        worlds = {side.name: stack.enter_context(World(side, world_size, nice)) for side in sides}
         for world in worlds.values():
             world.ready()
         about = {side.name: (worlds[side.name].version, side.settings) for side in sides}
