@@ -2,8 +2,9 @@
 
 import pytest
 
-from atoll.report.nccl_table import BUSBW_FACTOR, HEADER, busbw_factor, footer, row
+from atoll.report.nccl_table import HEADER, footer, row
 from atoll.runtime.benchmark import Measurement, Result
+from atoll.schedule.bus_bandwidth import BUSBW_FACTOR, busbw_factor
 from atoll.schedule.contract import COLLECTIVES
 
 

@@ -237,7 +237,7 @@ class _Run:
         return HEADER if len(self.spec.algorithms) == 1 else comparison_header(self.spec.algorithms)
 
     def _factor(self) -> float:
-        from atoll.report.nccl_table import busbw_factor
+        from atoll.schedule.bus_bandwidth import busbw_factor
 
         return 1.0 if self.spec.collective == "barrier" else busbw_factor(self.spec.collective, self.world_size)
 

@@ -7,10 +7,11 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from atoll.report.nccl_table import TYPE_NAMES, algbw, busbw_factor
+from atoll.report.nccl_table import TYPE_NAMES, algbw
 from atoll.runtime.benchmark import Measurement, Result, Spec
 from atoll.runtime.choice import Chooser, Layout
 from atoll.runtime.tuning import VARIABLE, load_tuning
+from atoll.schedule.bus_bandwidth import busbw_factor
 from atoll.schedule.certify import certify
 from atoll.schedule.contract import COLLECTIVES
 from atoll.schedule.count import Counts, count

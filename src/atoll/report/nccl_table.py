@@ -1,28 +1,16 @@
 """The table of nccl-tests, to the column, so that scripts that read one read the other.
 
 Time is in microseconds, bandwidth in 1e9 bytes per second. ``algbw`` is the collective's size over its time, ``busbw``
-is that times a factor which makes it comparable with what a link can carry (``BUSBW_FACTOR``; nccl-tests,
+is that times a factor which makes it comparable with what a link can carry (``schedule.bus_bandwidth``; nccl-tests,
 doc/PERFORMANCE.md). Sizes follow nccl-tests: where the contract cuts the vector by rank it is the whole vector's.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from atoll.runtime.benchmark import Measurement, Result
 
-BUSBW_FACTOR: dict[str, Callable[[int], float]] = {
-    "all_reduce": lambda n: 2 * (n - 1) / n,
-    "reduce_scatter": lambda n: (n - 1) / n,
-    "all_gather": lambda n: (n - 1) / n,
-    "all_to_all": lambda n: (n - 1) / n,
-    "gather": lambda n: (n - 1) / n,
-    "scatter": lambda n: (n - 1) / n,
-    "broadcast": lambda n: 1.0,
-    "reduce": lambda n: 1.0,
-    "send_recv": lambda n: 1.0,
-}
 # nccl-tests writes "float" where others write float32; its short names, from its ``-d`` option.
 TYPE_NAMES = {
     "float16": "half", "float32": "float", "float64": "double", "bfloat16": "bfloat16", "float8_e4m3fn": "f8e4m3",
@@ -37,11 +25,6 @@ HEADER = (
     f"#{'size':>11}  {'count':>12}  {'type':>8}  {'redop':>6}  {'root':>6} {_WAY}{_WAY}\n"
     f"#{'(B)':>11}  {'(elements)':>12}  {'':>8}  {'':>6}  {'':>6} {_UNITS}{_UNITS}"
 )
-
-
-def busbw_factor(collective: str, world_size: int) -> float:
-    """What algbw is multiplied with to give busbw."""
-    return BUSBW_FACTOR[collective](world_size)
 
 
 def algbw(size_bytes: int, time_s: float) -> float:

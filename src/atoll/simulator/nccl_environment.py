@@ -1,0 +1,102 @@
+"""The variables that change what NCCL chooses, as data: an environment is a mapping of names to text.
+
+What is understood is listed in ``UNDERSTOOD``; other variables change nothing here and are named in the notes of a
+prediction, so that nobody takes silence for an answer. ``NCCL_ALGO`` and ``NCCL_PROTO`` take NCCL's lists: names
+between commas, ``^`` in front for all but these; from 2.24 on also ``allreduce:ring,tree;allgather:ring``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from atoll.errors import SpecError, nearest
+from atoll.simulator import nccl_constants as constants
+from atoll.topology.routes import Transport
+
+UNDERSTOOD: Final = {
+    "NCCL_ALGO": "algorithms allowed",
+    "NCCL_PROTO": "protocols allowed",
+    "NCCL_NVLS_ENABLE": "0: no reduction in NVSwitches",
+    "NCCL_COLLNET_ENABLE": "1: reduction in the network's switches (SHARP)",
+    "NCCL_PAT_ENABLE": "0: no PAT",
+    "NCCL_MAX_NCHANNELS": "channels at most",
+    "NCCL_MAX_CTAS": "channels at most",
+    "NCCL_NET_GDR_LEVEL": "0 or LOC: no GPUDirect RDMA",
+    "NCCL_PXN_DISABLE": "1: no PXN",
+}
+_IGNORED: Final = ("NCCL_DEBUG", "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_TESTS")
+_COLLECTIVES: Final = {
+    "allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter", "broadcast": "broadcast",
+    "reduce": "reduce",
+}  # fmt: skip
+
+
+class NcclEnvironment(msgspec.Struct, frozen=True):
+    """What the variables allow. ``algorithms`` and ``protocols`` are NCCL's names."""
+
+    algorithms: frozenset[str] = frozenset(constants.ALGORITHMS)
+    protocols: frozenset[str] = frozenset(constants.PROTOCOLS)
+    protocols_given: bool = False
+    nvls: bool = True
+    collnet: bool = False
+    pat: bool = True
+    max_channels: int = 32
+    transport: Transport = Transport()
+    notes: tuple[str, ...] = ()
+
+
+def nccl_environment(variables: Mapping[str, str] | None, collective: str) -> NcclEnvironment:
+    """What ``variables`` allow for one collective. Raises ``SpecError`` for a value that NCCL would not take."""
+    given = {name: text.strip() for name, text in (variables or {}).items()}
+    notes = tuple(
+        f"{name}={text} is not modelled"
+        for name, text in sorted(given.items())
+        if name.startswith("NCCL_") and name not in UNDERSTOOD and not name.startswith(_IGNORED)
+    )
+    limits = [
+        _whole(name, given[name], 1) for name in ("NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS") if given.get(name, "") != ""
+    ]
+    return NcclEnvironment(
+        algorithms=_list("NCCL_ALGO", given.get("NCCL_ALGO", ""), collective, constants.ALGORITHMS),
+        protocols=_list("NCCL_PROTO", given.get("NCCL_PROTO", ""), collective, constants.PROTOCOLS),
+        protocols_given=bool(given.get("NCCL_PROTO")),
+        nvls=_whole("NCCL_NVLS_ENABLE", given.get("NCCL_NVLS_ENABLE", "2"), 0) != 0,
+        collnet=_whole("NCCL_COLLNET_ENABLE", given.get("NCCL_COLLNET_ENABLE", "0"), 0) != 0,
+        pat=_whole("NCCL_PAT_ENABLE", given.get("NCCL_PAT_ENABLE", "2"), 0) != 0,
+        max_channels=min([32, *limits]),
+        transport=Transport(
+            gpudirect=given.get("NCCL_NET_GDR_LEVEL", "").upper() not in ("0", "LOC"),
+            pxn=_whole("NCCL_PXN_DISABLE", given.get("NCCL_PXN_DISABLE", "0"), 0) == 0,
+        ),
+        notes=notes,
+    )
+
+
+def _whole(name: str, text: str, least: int) -> int:
+    if not text.isdigit() or int(text) < least:
+        raise SpecError(f"{name}: expected a whole number of at least {least}, got {text!r}")
+    return int(text)
+
+
+def _list(name: str, text: str, collective: str, known: tuple[str, ...]) -> frozenset[str]:
+    """One of NCCL's lists, read for one collective."""
+    chosen: str | None = None
+    for part in text.split(";"):
+        prefix, colon, names = part.rpartition(":")
+        if colon and prefix.strip().lower() not in _COLLECTIVES:
+            raise SpecError(f"{name}: unknown collective {prefix!r}: {nearest(prefix.lower(), _COLLECTIVES)}")
+        if names.strip() and (not colon or _COLLECTIVES[prefix.strip().lower()] == collective):
+            chosen = names.strip()
+    if chosen is None:
+        return frozenset(known)
+    excluded = chosen.startswith("^")
+    by_lower = {one.lower(): one for one in known}
+    found = set()
+    for word in chosen.removeprefix("^").split(","):
+        if word.strip().lower() not in by_lower:
+            raise SpecError(f"{name}: {word.strip()!r} is none of NCCL's: {nearest(word.strip(), known)}")
+        found.add(by_lower[word.strip().lower()])
+    return frozenset(known) - found if excluded else frozenset(found)
