@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         ScheduleError,
         SpecError,
     )
+    from atoll.runtime.buckets import Buckets
     from atoll.runtime.communicator import Communicator
     from atoll.runtime.reduction import associative
     from atoll.runtime.start import init
@@ -33,13 +34,14 @@ if TYPE_CHECKING:
     from atoll.schedule.table import Schedule
 
 __all__ = [
-    "AtollError", "CollectiveMismatch", "CollectiveTimeout", "Communicator", "InternalError", "PeerLost",
+    "AtollError", "Buckets", "CollectiveMismatch", "CollectiveTimeout", "Communicator", "InternalError", "PeerLost",
     "ProvenSchedule", "Schedule", "ScheduleBuilder", "ScheduleError", "SpecError", "Work", "associative", "build",
     "certify", "count", "init", "interpret", "prove",
 ]  # fmt: skip
 
 _HOME = {
     "build": "algorithms.catalog",
+    "Buckets": "runtime.buckets",
     "Communicator": "runtime.communicator",
     "associative": "runtime.reduction",
     "init": "runtime.start",
