@@ -12,6 +12,8 @@ from atoll.errors import SpecError
 from atoll.units import format_size, parse_duration, parse_size
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from atoll.runtime.benchmark import Result, Spec
 
 MAX_SIZES = 1000
@@ -70,7 +72,7 @@ def command(
                        (iters, warmup, check, average), op, dtype, root, timeout)  # fmt: skip
     if json_file is not None:
         _write(json_file, b"", "ab")  # a sweep is long: better to know now
-    ctx.exit(_Run(spec, world_size, transport, step, json_file, as_json).run())
+    ctx.exit(_Run(spec, world_size, transport, step, json_file, as_json, ctx.obj or ()).run())
 
 
 def _spec(
@@ -145,14 +147,16 @@ class _Run:
     """Starts the ranks and prints what rank 0 says as it comes; ``write`` is where the launcher delivers it."""
 
     def __init__(
-        self, spec: Spec, world_size: int, transport: str, step: str, json_file: str | None, as_json: bool
-    ) -> None:
+        self, spec: Spec, world_size: int, transport: str, step: str, json_file: str | None, as_json: bool,
+        entrance: Sequence[str],
+    ) -> None:  # fmt: skip
         self.spec = spec
         self.world_size = world_size
         self.transport = transport
         self.step = step
         self.json_file = json_file
         self.as_json = as_json
+        self.entrance = entrance
         self.results: list[Result] = []
         self.pending = b""
 
@@ -173,7 +177,10 @@ class _Run:
             click.echo(self._header())
         started = datetime.now(UTC).isoformat(timespec="seconds")
         command_line = [sys.executable, "-m", "atoll.runtime.bench_rank", msgspec.json.encode(spec).decode()]
-        ended = launch(command_line, self.world_size, environ=os.environ, stdout=self, stderr=sys.stderr.buffer)  # type: ignore[arg-type]
+        ended = launch(
+            command_line, self.world_size, environ=os.environ, stdout=self, stderr=sys.stderr.buffer,  # type: ignore[arg-type]
+            entrance=self.entrance,
+        )  # fmt: skip
         self._progress(done=True)
         wrong = sum(way.wrong or 0 for result in self.results for way in (result.out_of_place, result.in_place) if way)
         facts: dict[str, Any] = {

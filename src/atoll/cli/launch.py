@@ -87,6 +87,7 @@ def command(
         stderr=sys.stderr.buffer,
         prefix=prefix,
         grace_s=parse_duration(grace, "--grace"),
+        entrance=ctx.obj or (),
         spares=spares,
         tolerate=tolerate,
     )

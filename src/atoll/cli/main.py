@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "explain": ("atoll.cli.explain", "Explain a term with worked numbers: busbw, alpha, all-reduce, ring, ..."),
     "survive": ("atoll.cli.survive", "Plan for failures: checkpoint cadence, spares, goodput, and what each is worth."),
     "bench": ("atoll.cli.bench", "Measure a collective among real processes, in the columns of nccl-tests."),
+    "emulate": ("atoll.cli.emulate", "Run a bench or a script on a cluster of network namespaces on this machine."),
     "tune": ("atoll.cli.tune", "Measure which algorithm is fastest here, and write the table that auto follows."),
     "launch": ("atoll.cli.launch", "Start N ranks of a script or command on this host."),
 }

@@ -121,12 +121,16 @@ def launch(
     stderr: BinaryIO,
     prefix: bool = False,
     grace_s: float = DEFAULT_GRACE_S,
+    entrance: Sequence[str] = (),
     spares: int = 0,
     tolerate: int | None = None,
 ) -> LaunchResult:
     """Run ``world_size`` processes of ``command``, and as many ``spares``, and return when all have ended.
 
     ``tolerate`` failed ranks do not end the job; by default as many as there are spares.
+
+    ``entrance`` is a command that each rank is started through: it gets the rank's own as arguments, puts the process
+    in its place (an emulated node) and becomes it.
 
     Signals that ask the launcher to end are passed on to the ranks while this runs (in the main thread); a second one
     kills them. ``SpecError`` for an impossible size or a command that cannot be started.
@@ -140,7 +144,7 @@ def launch(
     if tolerate is not None and tolerate < 0:
         raise SpecError(f"--tolerate: expected 0 or more, got {tolerate}")
     limit = spares if tolerate is None else tolerate
-    return _Job(command, world_size, environ, (stdout, stderr), prefix, grace_s, spares, limit).run()
+    return _Job([*entrance, *command], world_size, environ, (stdout, stderr), prefix, grace_s, spares, limit).run()
 
 
 def rank_environ(environ: Mapping[str, str], world_size: int, spares: int = 0) -> dict[str, str]:
