@@ -50,7 +50,7 @@ def gpus_behind(cluster: Cluster, part: str) -> Integers:
     _within(kind, number, counts[kind])
     if kind == "core":
         return everyone
-    gpus, leaves = _leaves_of_gpus(cluster)
+    gpus, leaves = leaves_of_gpus(cluster)
     if kind == "leaf":
         chosen = leaves == number
     elif kind == "rail":
@@ -141,22 +141,34 @@ def _behind_device(node_type: NodeType, device: str) -> list[int]:
     return [at for at, gpu in enumerate(gpus) if gpu in joined]
 
 
-def _leaves_of_gpus(cluster: Cluster) -> tuple[Integers, Integers]:
-    """Pairs of a GPU and a leaf that one of its near NICs is cabled to."""
-    gpus: list[Integers] = []
-    leaves: list[Integers] = []
+def nics_of_gpus(cluster: Cluster) -> tuple[Integers, Integers, Integers]:
+    """A GPU, the node, and the position among the node's NICs, for every GPU and each of its near NICs."""
+    found: list[tuple[Integers, Integers, Integers]] = []
     for at, group in enumerate(cluster.groups):
         near = node_paths(group.node_type).near
-        rails = group.node_type.rails
-        pairs = np.array([(gpu, rails[nic]) for gpu, nics in enumerate(near) for nic in nics], dtype=np.int64)
+        pairs = np.array([(gpu, nic) for gpu, nics in enumerate(near) for nic in nics], dtype=np.int64)
         if not pairs.size:
             continue
         nodes = np.arange(cluster.first_node[at], cluster.first_node[at + 1], dtype=np.int64)
         first = cluster.first_gpu_of_node(nodes)
-        gpus.append((first[:, None] + pairs[None, :, 0]).ravel())
-        leaves.append(leaf_of_nic(cluster, np.repeat(nodes, len(pairs)), np.tile(pairs[:, 1], len(nodes))))
-    empty = np.zeros(0, dtype=np.int64)
-    return (np.concatenate(gpus), np.concatenate(leaves)) if gpus else (empty, empty)
+        gpus = (first[:, None] + pairs[None, :, 0]).ravel()
+        found.append((gpus, np.repeat(nodes, len(pairs)), np.tile(pairs[:, 1], len(nodes))))
+    if not found:
+        empty = np.zeros(0, dtype=np.int64)
+        return empty, empty, empty
+    gpus, nodes, nics = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return gpus, nodes, nics
+
+
+def leaves_of_gpus(cluster: Cluster) -> tuple[Integers, Integers]:
+    """Pairs of a GPU and a leaf that one of its near NICs is cabled to."""
+    gpus, nodes, nics = nics_of_gpus(cluster)
+    rails = np.zeros_like(nics)
+    groups = cluster.group_of_node(nodes)
+    for at, group in enumerate(cluster.groups):
+        chosen = groups == at
+        rails[chosen] = np.array(group.node_type.rails, dtype=np.int64)[nics[chosen]]
+    return gpus, leaf_of_nic(cluster, nodes, rails)
 
 
 def _within(kind: str, number: int, count: int) -> None:
