@@ -348,7 +348,7 @@ def test_no_rank_is_started_before_all_are_linked(monkeypatch: pytest.MonkeyPatc
     thread = threading.Thread(target=start, args=(ranks,))
     thread.start()
     deadline = time.monotonic() + PATIENCE_S
-    while not (held and 2 in ranks[0].control._machine.linked and 2 in ranks[1].control._machine.linked):
+    while not (held and 2 in ranks[0].control._machine.roster.linked and 2 in ranks[1].control._machine.roster.linked):
         assert time.monotonic() < deadline
     assert not ranks[2].control._missing
     assert not any(rank.control._started.is_set() for rank in ranks)

@@ -30,12 +30,13 @@ from atoll.errors import AtollError, CollectiveTimeout, InternalError, PeerLost,
 from atoll.runtime.agreement import Key
 from atoll.runtime.autopsy import look_at
 from atoll.runtime.control_link import ControlLink
-from atoll.runtime.control_machine import ControlMachine, Instruction, Notify, Part, Send
+from atoll.runtime.control_machine import ControlMachine, Snapshot
 from atoll.runtime.descriptor import CallDescriptor, name_ranks
 from atoll.runtime.detector import Examine
 from atoll.runtime.endpoint import ConnectionKey, Endpoint
 from atoll.runtime.environment import DEFAULT_HEARTBEAT_S
 from atoll.runtime.handshake import Purpose
+from atoll.runtime.instructions import Instruction, Notify, Part, Send
 from atoll.runtime.ledger import CallLedger
 from atoll.runtime.membership import Membership
 from atoll.runtime.messages import Ballot, ControlMessage, Enlist, Linked
@@ -44,8 +45,9 @@ from atoll.runtime.wakeup import Wakeup
 from atoll.units import format_duration
 
 LOG: Final = logging.getLogger(__name__)
-# A verdict on a timeout takes half a second (control_machine.ANSWER_S); beyond this the thread itself is in trouble.
-VERDICT_S: Final = 2.0
+# A verdict takes half a second (control_machine.ANSWER_S) to find and twice that to make where ranks are silent; beyond
+# this the thread itself is in trouble.
+VERDICT_S: Final = 3.0
 # How long a process that leaves tries to say goodbye to peers that do not read.
 GOODBYE_S: Final = 1.0
 
@@ -109,7 +111,7 @@ class Control:
             self.close()
             raise
         if not self._started.is_set():
-            missing = self._missing or set(range(self._membership.world_size)) - self._machine.linked
+            missing = self._missing or set(range(self._membership.world_size)) - self._machine.roster.linked
             missing.discard(self._membership.rank)
             self._start_error = CollectiveTimeout(
                 f"rank {self._membership.rank} waited {format_duration(time.monotonic() - began)} for "
@@ -129,6 +131,10 @@ class Control:
         self._wakes[communicator_id] = wake
         self._ledgers[communicator_id] = ledger
         self._post(partial(self._machine.register, ledger))
+
+    def observe(self, snapshot: Snapshot) -> None:
+        """Where to learn how far a call is."""
+        self._machine.snapshot = snapshot
 
     def unregister(self, communicator_id: int) -> None:
         """The communicator is closed; nothing more is asked of or said about it."""
@@ -175,7 +181,7 @@ class Control:
                 self._wakeup.set()
                 self._verdict.wait_for(lambda: self._listen_done >= asked or self._closed, VERDICT_S)
             self._listened_at = now
-        verdict = self._machine.cut_off
+        verdict = self._machine.roster.cut_off
         return None if verdict is None else to_error(verdict)
 
     def expired(
@@ -223,23 +229,23 @@ class Control:
         Raises ``CollectiveTimeout`` naming the members that did not come within ``timeout_s``, and ``PeerLost`` where
         this rank is not among those that go on.
         """
-        machine = self._machine
+        roster = self._machine.roster
         members, taken = tuple(members), tuple(taken)
-        self._post(lambda now: machine.propose(key, members, value, taken, now))
+        self._ask_roster(lambda now: roster.propose(key, members, value, taken, now))
 
         def decision() -> Ballot | None:
-            agreement = machine.council.look_up(key)
+            agreement = roster.council.look_up(key)
             return None if agreement is None else agreement.decision
 
         with self._verdict:
-            self._verdict.wait_for(lambda: decision() is not None or machine.cut_off or self._closed, timeout_s)
+            self._verdict.wait_for(lambda: decision() is not None or roster.cut_off or self._closed, timeout_s)
         decided, error = decision(), self.confirm()
         if error is not None:
             raise error
         if decided is None:
-            agreement = machine.council.look_up(key)
+            agreement = roster.council.look_up(key)
             missing = () if agreement is None else agreement.missing
-            self._post(lambda _: machine.withdraw(key))
+            self._ask_roster(lambda _: roster.council.withdraw(key))
             names = [f"rank {rank}" if rank not in members else f"rank {members.index(rank)}" for rank in missing]
             raise CollectiveTimeout(
                 f"an agreement of communicator {key[0]:x} did not end within {format_duration(timeout_s)}: "
@@ -256,32 +262,32 @@ class Control:
     def enlist(self, spares: Iterable[int], call: Enlist) -> None:
         """Tell ``spares`` who of them is called."""
         chosen = tuple(spares)
-        self._post(lambda _: self._machine.enlist(chosen, call))
+        self._ask_roster(lambda _: self._machine.roster.enlist(chosen, call))
 
     def wait_enlisted(self, actives: Iterable[int], seen: int) -> Enlist | None:
         """As a spare, wait for a call of a later generation than ``seen`` that takes this rank in; None once all
         that might call are gone. ``actives`` are the ranks that work at first."""
-        machine, mine = self._machine, self._membership.rank
+        roster, mine = self._machine.roster, self._membership.rank
         first = frozenset(actives)
 
         def over() -> bool:
-            working = first if machine.enlisted is None else frozenset(machine.enlisted.ranks)
-            return not working - {mine} - machine.lost.keys() - machine.left.keys()
+            working = first if roster.enlisted is None else frozenset(roster.enlisted.ranks)
+            return all(rank == mine or roster.is_gone(rank) for rank in working)
 
         def called() -> bool:
-            call = machine.enlisted
+            call = roster.enlisted
             return call is not None and call.generation > seen and mine in call.ranks
 
         with self._verdict:
-            self._verdict.wait_for(lambda: called() or over() or machine.cut_off is not None or self._closed)
+            self._verdict.wait_for(lambda: called() or over() or roster.cut_off is not None or self._closed)
         error = self.confirm()
         if error is not None:
             raise error
-        return machine.enlisted if called() else None
+        return roster.enlisted if called() else None
 
     def joined(self, call: Enlist) -> None:
         """This spare works now, and follows no other call."""
-        self._post(lambda _: self._machine.joined(call))
+        self._ask_roster(lambda _: self._machine.roster.joined(call))
 
     def disconnected(self, communicator_id: int, peer: int, reason: str) -> None:
         """A data connection with ``peer`` ended in the middle. Then wait for ``failure``: it comes within a second and
@@ -291,7 +297,7 @@ class Control:
     def abandon(self, communicator_id: int, sequence: int, reason: str) -> None:
         """This rank gives up a collective that the others are in (an exception, Ctrl-C): tell them so that they raise
         ``PeerLost`` naming this rank."""
-        self._post(lambda _: self._machine.abandon(communicator_id, sequence, reason))
+        self._post(lambda now: self._machine.abandon(communicator_id, sequence, reason, now))
 
     def close(self) -> None:
         """Say goodbye, end the thread, close the links and the endpoint. Called by ``atexit`` if not before."""
@@ -305,6 +311,13 @@ class Control:
             atexit.unregister(self.close)
         self._endpoint.close()
         self._epoll.close()
+
+    def _ask_roster(self, ask: Callable[[float], None]) -> None:
+        def command(now: float) -> list[Instruction]:
+            ask(now)
+            return self._machine.taken()
+
+        self._post(command)
 
     def _post(self, command: Command) -> None:
         self._commands.append(command)
@@ -414,7 +427,8 @@ class Control:
                 found = look_at(
                     self._membership.peers[instruction.peer], self._membership.peers[self._membership.rank].host
                 )
-                self._carry_out(self._machine.examined(instruction.peer, found.conclusive, found.words))
+                self._machine.roster.examined(instruction.peer, found.conclusive, found.words)
+                self._carry_out(self._machine.taken())
             else:
                 with self._verdict:
                     self._verdict.notify_all()
@@ -442,13 +456,13 @@ class Control:
 
     def _check_start(self) -> None:
         """Whether all are linked up; or whether that will never be, since a rank has gone away again."""
-        linked = self._machine.linked
+        linked = self._machine.roster.linked
         if not self._missing and len(linked) == self._membership.world_size - 1:
             self._end_start(None)
             return
-        gone = (set(self._machine.lost) or set(self._machine.left)) - linked
+        gone = (set(self._machine.roster.lost) or set(self._machine.roster.left)) - linked
         if gone:
-            reasons = "; ".join(dict.fromkeys(self._machine.lost.values())) or "it left on purpose"
+            reasons = "; ".join(dict.fromkeys(self._machine.roster.lost.values())) or "it left on purpose"
             self._end_start(
                 PeerLost(f"{name_ranks(gone)} went away before all ranks were linked up: {reasons}", culprits=gone)
             )
@@ -464,7 +478,10 @@ class Control:
         if self._start_error is not None:
             # Those that are still linking up are to learn because of whom this rank gives up, or they would blame it.
             self._wakeup.clear()
-            while self._missing - {*blamed, *self._machine.lost, *self._machine.left} and time.monotonic() < until:
+            while (
+                self._missing - {*blamed, *self._machine.roster.lost, *self._machine.roster.left}
+                and time.monotonic() < until
+            ):
                 self._turn(until)
         self._take_commands()
         self._carry_out(self._machine.goodbye(blamed))

@@ -8,48 +8,42 @@ facts, and each comes to the verdict by itself; nobody is special, and any one m
 - All have called and the calls differ: ``CollectiveMismatch``. Where calls differ and somebody has still to come, the
   others are not kept waiting for long (``GRACE_S``).
 - A rank's deadline has passed: ``CollectiveTimeout``, after at most ``ANSWER_S`` for those that have not answered.
-- A link ended without a goodbye: the process is gone, ``PeerLost`` in every communicator it is in.
-- A rank departed, having completed n calls, and this rank is in call n or later: ``PeerLost`` too.
-- A data connection broke and nothing of the above has explained it in ``SUSPICION_S``: ``PeerLost``, told to all.
-- A rank that somebody waits for gives no sign of life and is given up (``detector``): ``PeerLost``, as if it had died.
-- This rank is the one that was given up, or is cut off from most others: ``PeerLost`` in all its communicators.
+- A rank is lost (``roster``): ``PeerLost`` in every communicator it is in.
+- A data connection broke and nothing of the above has explained it in ``SUSPICION_S``: ``PeerLost``.
 
-A verdict is for good: it ends its communicator. One that is not obvious to all (by a link's end) is sent to all.
+**One verdict.** Whoever finds something like that tells all ranks of the communicator (``Draft``), and all answer with
+where they stand. The first rank that is alive makes the verdict of it and sends it to all, so that all raise the same
+error. A rank that already has a verdict answers with that. If the author is lost or does not answer within
+``ANSWER_S``, everyone turns to the next; and an author does not wait longer than that for anyone.
+
+Two things end a communicator here alone: a rank departed, having completed n calls, and this rank is in call n or later
+(``PeerLost``); and this rank itself was given up by the others. A verdict is for good.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
 from atoll.runtime import verdict as verdicts
-from atoll.runtime.agreement import Council, Key, Message
 from atoll.runtime.descriptor import CallDescriptor
-from atoll.runtime.detector import Ask, CutOff, Detector, Examine, Finding, GiveUp
+from atoll.runtime.instructions import Instruction, Send, Wake
 from atoll.runtime.ledger import NO_ALARM, CallLedger
 from atoll.runtime.messages import (
-    Accuse,
     Asks,
-    Ballot,
-    Beat,
     ControlMessage,
-    Decided,
     Departed,
-    Doubt,
-    Enlist,
-    GaveUp,
+    Draft,
     Goodbye,
-    Kind,
-    Linked,
     Report,
     Standing,
     Verdict,
-    Vote,
 )
+from atoll.runtime.roster import Roster
 
 # Calls that differ are a mismatch already; this is how long late ranks may still add what they called.
 GRACE_S: Final = 0.5
@@ -62,30 +56,8 @@ MAX_INQUIRIES: Final = 1024
 MAX_UNCLAIMED: Final = 4096
 
 
-class Send(NamedTuple):
-    """Send ``message`` to world rank ``peer``."""
-
-    peer: int
-    message: ControlMessage
-
-
-class Wake(NamedTuple):
-    """Wake the data loop of a communicator: its ledger's ``failure`` is set."""
-
-    communicator_id: int
-
-
-class Part(NamedTuple):
-    """Say nothing more to world rank ``peer`` once what waits is sent, and hear nothing more of it."""
-
-    peer: int
-
-
-class Notify(NamedTuple):
-    """Let those look again who wait for an agreement to end or for being enlisted."""
-
-
-Instruction = Send | Wake | Part | Examine | Notify
+# What a data loop knows of a call: the world ranks it waits for, and how far it is, in words.
+Snapshot = Callable[[int, int], tuple[Sequence[int], str]]
 
 
 class _Inquiry:
@@ -110,6 +82,11 @@ class _Communicator:
         self.departed: dict[int, int] = {}  # world rank -> calls it had completed
         self.suspicions: dict[int, tuple[float, str]] = {}  # world rank -> when to conclude, what was seen
         self.verdict: Verdict | None = None
+        self.drafts: dict[int, Draft] = {}  # world rank -> what it has said about the end of this communicator
+        self.found: Verdict | None = None  # what this rank itself has found
+        self.author = -1
+        self.decide_at: float | None = None
+        self.slow: set[int] = set()  # whose answer is not waited for any more
 
 
 class ControlMachine:
@@ -121,38 +98,33 @@ class ControlMachine:
 
     def __init__(self, rank: int, names: Sequence[str], heartbeat_s: float = inf) -> None:
         self._rank = rank
-        self._names = names
-        self._detector = Detector(rank, len(names), heartbeat_s)
-        self._waits: dict[tuple[int, int], tuple[int, ...]] = {}  # communicator, call -> world ranks awaited
-        self.cut_off: Verdict | None = None  # why this rank must not go on
-        self._given_up: set[int] = set()
-        self.council = Council(rank)
-        self._works_in: int | None = None  # the communicator that has taken this spare in
-        self.enlisted: Enlist | None = None  # the newest call of spares, where this rank is one or was
-        self._communicators: dict[int, _Communicator] = {}
-        self._unclaimed: deque[tuple[int, Report | Verdict | Departed]] = deque(maxlen=MAX_UNCLAIMED)
-        self._closed: deque[int] = deque(maxlen=MAX_UNCLAIMED)
-        self.lost: dict[int, str] = {}  # world rank -> why
-        self.left: dict[int, dict[int, int]] = {}  # said goodbye: world rank -> communicator -> calls completed
-        self.linked: set[int] = set()  # have their links to all
         self._instructions: list[Instruction] = []
+        self.roster = Roster(rank, names, heartbeat_s, self._instructions, self._on_lost, self._on_cut_off)
+        self.snapshot: Snapshot = lambda communicator_id, sequence: ((), "")
+        self._now = 0.0  # of the latest event
+        self._waits: dict[tuple[int, int], tuple[int, ...]] = {}  # communicator, call -> world ranks awaited
+        self._communicators: dict[int, _Communicator] = {}
+        self._unclaimed: deque[tuple[int, Report | Verdict | Departed | Draft]] = deque(maxlen=MAX_UNCLAIMED)
+        self._closed: deque[int] = deque(maxlen=MAX_UNCLAIMED)
 
     # Events from this process.
 
     def register(self, ledger: CallLedger, now: float) -> list[Instruction]:
         """A communicator begins."""
+        self._now = now
         communicator = self._communicators[ledger.communicator_id] = _Communicator(ledger)
         unclaimed, self._unclaimed = self._unclaimed, deque(maxlen=MAX_UNCLAIMED)
         for peer, message in unclaimed:
             self._dispatch(peer, message, now)
-        gone = [peer for peer in ledger.ranks if peer in self.lost]
-        if self.cut_off is not None:
-            self._fail(communicator, msgspec.structs.replace(self.cut_off, communicator_id=ledger.communicator_id))
+        roster = self.roster
+        gone = [peer for peer in ledger.ranks if peer in roster.lost]
+        if roster.cut_off is not None:
+            self._fail(communicator, msgspec.structs.replace(roster.cut_off, communicator_id=ledger.communicator_id))
         elif gone:
             self._lose(communicator, gone)
         for peer in ledger.ranks:
-            if peer in self.left and peer not in communicator.departed:
-                self._depart(communicator, peer, self.left[peer].get(ledger.communicator_id, 0))
+            if peer in roster.left and peer not in communicator.departed:
+                self._depart(communicator, peer, roster.left[peer].get(ledger.communicator_id, 0))
         return self._done()
 
     def unregister(self, communicator_id: int) -> list[Instruction]:
@@ -187,6 +159,7 @@ class ControlMachine:
 
     def waiting(self, communicator_id: int, sequence: int, waits_on: Sequence[int], now: float) -> list[Instruction]:
         """This rank's call makes no progress."""
+        self._now = now
         communicator = self._communicators.get(communicator_id)
         if communicator is not None and communicator.ledger.failure is None:
             # Who waits for whom is worth a second report where this rank has only answered so far.
@@ -201,6 +174,7 @@ class ControlMachine:
         self, communicator_id: int, sequence: int, timeout_s: float, waits_on: Sequence[int], progress: str, now: float
     ) -> list[Instruction]:
         """The deadline of this rank's call has passed."""
+        self._now = now
         communicator = self._communicators.get(communicator_id)
         if communicator is not None and communicator.ledger.failure is None:
             inquiry = self._inquiry(communicator, sequence)
@@ -219,11 +193,12 @@ class ControlMachine:
             communicator.suspicions.setdefault(peer, (now + SUSPICION_S, reason))
         return self._done()
 
-    def abandon(self, communicator_id: int, sequence: int, reason: str) -> list[Instruction]:
+    def abandon(self, communicator_id: int, sequence: int, reason: str, now: float) -> list[Instruction]:
         """This rank gives up a call that others are in; ``sequence`` -1: the communicator as a whole."""
+        self._now = now
         communicator = self._communicators.get(communicator_id)
         if communicator is not None and communicator.ledger.failure is None:
-            self._pass(communicator, verdicts.gave_up_call(communicator.ledger, self._rank, sequence, reason))
+            self._find(communicator, verdicts.gave_up_call(communicator.ledger, self._rank, sequence, reason))
         return self._done()
 
     def goodbye(self, blamed: Iterable[int] = ()) -> list[Instruction]:
@@ -232,57 +207,9 @@ class ControlMachine:
             if communicator.verdict is not None:
                 self._part(communicator)
         completed = {identity: c.ledger.completed for identity, c in self._communicators.items()}
-        message = Goodbye(completed, tuple(sorted({*self.lost, *blamed})))
-        for peer in range(len(self._names)):
-            if peer != self._rank and peer not in self.lost and peer not in self.left:
-                self._instructions.append(Send(peer, message))
+        self.roster.tell(Goodbye(completed, tuple(sorted({*self.roster.lost, *blamed}))))
         self._communicators.clear()
         return self._done()
-
-    # Agreements.
-
-    def propose(
-        self, key: Key, members: Sequence[int], value: int, taken: Iterable[int], now: float
-    ) -> list[Instruction]:
-        """Take part in an agreement with what this rank knows of the lost; its end shows in ``council`` and wakes."""
-        ballot = Ballot(value, tuple(sorted({*self.lost, *self.left})), tuple(sorted(taken)))
-        self._send(self.council.propose(key, members, ballot), now)
-        return self._done()
-
-    def withdraw(self, key: Key) -> list[Instruction]:
-        """Nobody waits for the end of an agreement any more."""
-        self.council.withdraw(key)
-        return self._done()
-
-    def enlist(self, spares: Iterable[int], call: Enlist) -> list[Instruction]:
-        """Tell all ``spares`` who is called."""
-        self._instructions += [Send(spare, call) for spare in spares if spare not in self.lost]
-        return self._done()
-
-    def joined(self, call: Enlist) -> list[Instruction]:
-        """This spare works now; whoever else has called it is told that it does not come."""
-        self._works_in = call.communicator_id
-        if self.enlisted is not None:
-            self._enlist(self.enlisted)
-        return self._done()
-
-    def _enlist(self, call: Enlist) -> None:
-        if self._works_in is None:
-            if self.enlisted is None or call.generation >= self.enlisted.generation:
-                self.enlisted = call
-            self._instructions.append(Notify())
-        elif self._rank in call.ranks and call.communicator_id != self._works_in:
-            self._instructions += [
-                Send(peer, Departed({call.communicator_id: 0}))
-                for peer in call.ranks
-                if peer != self._rank and peer not in self.lost and peer not in self.left
-            ]
-
-    def _send(self, messages: Sequence[Message], now: float | None = None) -> None:
-        self._instructions += [Send(message.peer, message.content) for message in messages]
-        self._instructions.append(Notify())
-        if now is not None:
-            self._update_waits(now)
 
     # Events from the others.
 
@@ -295,36 +222,24 @@ class ControlMachine:
         one that died is to be named, not those that left because of it: so deaths seen here come before deaths heard
         of, and both before departures.
         """
-        goodbyes = [(peer, message) for peer, message in messages if isinstance(message, Goodbye)]
+        self._now = now
+        goodbyes = {peer: message for peer, message in messages if isinstance(message, Goodbye)}
         for peer, message in messages:
-            self._detector.heard(peer)
-            if isinstance(message, Linked):
-                self.linked.add(peer)
-            elif isinstance(message, Beat):
-                if message.asks:
-                    self._instructions.append(Send(peer, Beat(asks=False)))
-            elif isinstance(message, Doubt):
-                self._follow(self._detector.doubted(message.ranks, now))
-            elif isinstance(message, Accuse):
-                self._follow(self._detector.accused(peer, message.ranks))
-            elif isinstance(message, GaveUp):
-                self._give_up(message.ranks, message.reason)
-            elif isinstance(message, Vote | Decided):
-                self._send(self.council.heard(peer, message), now)
-            elif isinstance(message, Enlist):
-                self._enlist(message)
-            elif not isinstance(message, Goodbye):
+            self.roster.sign_of_life(peer)
+            if isinstance(message, Report | Verdict | Departed | Draft):
                 self._dispatch(peer, message, now)
-        self.left.update({peer: goodbye.completed for peer, goodbye in goodbyes})
-        self._follow(self._detector.gone([peer for peer, _ in goodbyes]))
-        self._send(self.council.lose([peer for peer, _ in goodbyes]), now)
-        self._lose_all(ended)
-        for peer, goodbye in goodbyes:
-            self._lose_all({rank: f"rank {peer} reports it as lost" for rank in goodbye.lost if rank != self._rank})
-        for peer, goodbye in goodbyes:
+            elif not isinstance(message, Goodbye):
+                self.roster.heard(peer, message, now)
+        self.roster.leave({peer: goodbye.completed for peer, goodbye in goodbyes.items()})
+        self.roster.lose(ended)
+        for peer, goodbye in goodbyes.items():
+            self.roster.lose({rank: f"rank {peer} reports it as lost" for rank in goodbye.lost if rank != self._rank})
+        for peer, goodbye in goodbyes.items():
             for identity, communicator in self._communicators.items():
                 if peer in communicator.ledger.ranks and peer not in communicator.departed:
                     self._depart(communicator, peer, goodbye.completed.get(identity, 0))
+        self._redraft()
+        self._update_waits(now)
         return self._done()
 
     # Time.
@@ -337,14 +252,16 @@ class ControlMachine:
             for time in (
                 *(inquiry.decide_at for inquiry in communicator.inquiries.values()),
                 *(when for when, _ in communicator.suspicions.values()),
+                communicator.decide_at,
             )
             if time is not None
         ]
-        beat = self._detector.next_deadline()
+        beat = self.roster.next_deadline()
         return min(times if beat is None else (*times, beat), default=None)
 
     def tick(self, now: float) -> list[Instruction]:
         """Time has passed."""
+        self._now = now
         for communicator in list(self._communicators.values()):
             for sequence, inquiry in list(communicator.inquiries.items()):
                 if inquiry.decide_at is not None and inquiry.decide_at <= now:
@@ -354,15 +271,14 @@ class ControlMachine:
                 if when <= now:
                     del communicator.suspicions[peer]
                     self._conclude_suspicion(communicator, peer, reason)
+            if communicator.decide_at is not None and communicator.decide_at <= now:
+                self._hurry(communicator)
         self._update_waits(now)
-        self._follow(self._detector.tick(now))
+        self.roster.tick(now)
         return self._done()
 
-    # Ranks that give no sign of life.
-
-    def examined(self, peer: int, conclusive: bool, words: str) -> list[Instruction]:
-        """What this host knows about the process of ``peer``: ``conclusive`` if it cannot give a sign of life."""
-        self._follow(self._detector.examined(peer, conclusive, words))
+    def taken(self) -> list[Instruction]:
+        """What the roster has asked for meanwhile."""
         return self._done()
 
     def _wait_for(self, communicator_id: int, sequence: int, waits_on: Sequence[int], now: float) -> None:
@@ -375,58 +291,15 @@ class ControlMachine:
             ledger = None if communicator is None else communicator.ledger
             if ledger is None or ledger.failure is not None or not ledger.is_inside(sequence):
                 del self._waits[identity, sequence]
-        awaited = {peer for peers in self._waits.values() for peer in peers} | self.council.awaited()
-        self._follow(self._detector.wait_for(awaited, now))
-
-    def _follow(self, findings: Sequence[Finding]) -> None:
-        """Do what the detector has found out to be done."""
-        for finding in findings:
-            if isinstance(finding, Ask):
-                self._instructions.append(Send(finding.peer, Beat(asks=True)))
-            elif isinstance(finding, Examine):
-                self._instructions.append(finding)
-            elif isinstance(finding, GiveUp):
-                self._give_up(finding.ranks, finding.reason)
-            elif isinstance(finding, CutOff):
-                self._end(finding.ranks, finding.reason)
-            else:
-                self._tell_world(finding.message)
-
-    def _give_up(self, ranks: Sequence[int], reason: str) -> None:
-        """``ranks`` are no part of the world any more; hand it on, to them too, for when they come back."""
-        if self._rank in ranks:
-            who = f"rank {self._rank} ({self._names[self._rank]})"
-            self._end((self._rank,), f"{who} was given up by the others, who go on without it: {reason}")
-            return
-        new = [rank for rank in ranks if rank < len(self._names) and rank not in self.lost and rank not in self.left]
-        if new:
-            self._tell_world(GaveUp(tuple(new), reason))
-            self._given_up.update(new)
-            self._lose_all(dict.fromkeys(new, reason))
-            self._instructions += [Part(rank) for rank in new]
-
-    def _end(self, ranks: Sequence[int], reason: str) -> None:
-        """This rank must not go on."""
-        if self.cut_off is None:
-            self.cut_off = Verdict(0, Kind.LOST, reason[:4096], tuple(ranks))
-            self._detector.ended = True
-            self._tell_world(GaveUp((self._rank,), reason[:4096]))
-            for communicator in self._communicators.values():
-                identity = communicator.ledger.communicator_id
-                self._fail(communicator, msgspec.structs.replace(self.cut_off, communicator_id=identity))
-
-    def _tell_world(self, message: ControlMessage) -> None:
-        for peer in range(len(self._names)):
-            if peer != self._rank and peer not in self.lost and peer not in self.left:
-                self._instructions.append(Send(peer, message))
+        self.roster.wait_for({peer for peers in self._waits.values() for peer in peers}, now)
 
     # Comparing notes.
 
-    def _dispatch(self, peer: int, message: Report | Verdict | Departed, now: float) -> None:
+    def _dispatch(self, peer: int, message: Report | Verdict | Departed | Draft, now: float) -> None:
         if isinstance(message, Departed):
             for identity, completed in message.completed.items():
                 communicator = self._communicators.get(identity)
-                self._send(self.council.depart(peer, identity), now)
+                self.roster.depart(peer, identity)
                 if communicator is None:
                     self._keep(peer, identity, Departed({identity: completed}))
                 elif peer in communicator.ledger.ranks:
@@ -435,7 +308,11 @@ class ControlMachine:
         communicator = self._communicators.get(message.communicator_id)
         if communicator is None:
             self._keep(peer, message.communicator_id, message)
-        elif peer not in communicator.ledger.ranks or communicator.ledger.failure is not None:
+        elif peer not in communicator.ledger.ranks:
+            return
+        elif isinstance(message, Draft):
+            self._hear_draft(communicator, peer, message)
+        elif communicator.ledger.failure is not None:
             return
         elif isinstance(message, Verdict):
             self._fail(communicator, message)
@@ -443,7 +320,7 @@ class ControlMachine:
             inquiry = self._inquiry(communicator, message.sequence)
             self._hear(communicator, inquiry, peer, message, now)
 
-    def _keep(self, peer: int, communicator_id: int, message: Report | Verdict | Departed) -> None:
+    def _keep(self, peer: int, communicator_id: int, message: Report | Verdict | Departed | Draft) -> None:
         """The others may be ahead of us in making a communicator; of one that is closed here they have been told."""
         if communicator_id not in self._closed:
             self._unclaimed.append((peer, message))
@@ -517,6 +394,9 @@ class ControlMachine:
     ) -> Report:
         """Where this rank stands towards call ``sequence``."""
         standing, call = ledger.look_up(sequence)
+        if standing is Standing.INSIDE and not (waits_on and progress):
+            awaited, words = self.snapshot(ledger.communicator_id, sequence)
+            waits_on, progress = waits_on or awaited, progress or words
         last = ledger.last
         return Report(
             ledger.communicator_id,
@@ -559,13 +439,81 @@ class ControlMachine:
         if inquiry is None or ledger.failure is not None:
             return
         if verdicts.differ(inquiry.reports):
-            self._pass(communicator, verdicts.mismatch(ledger.communicator_id, sequence, ledger.ranks, inquiry.reports))
+            self._find(communicator, verdicts.mismatch(ledger.communicator_id, sequence, ledger.ranks, inquiry.reports))
         elif inquiry.timeout_s is not None:
             call = ledger.look_up(sequence)[1] or CallDescriptor(ledger.communicator_id, sequence, "a collective")
-            self._pass(
-                communicator,
-                verdicts.timeout(call, ledger.ranks, inquiry.reports, inquiry.answered, inquiry.timeout_s),
-            )
+            verdict = verdicts.timeout(call, ledger.ranks, inquiry.reports, inquiry.answered, inquiry.timeout_s)
+            communicator.slow.update(rank for rank in ledger.ranks if rank not in inquiry.answered)
+            self._find(communicator, verdict)
+
+    # One verdict.
+
+    def _find(self, communicator: _Communicator, verdict: Verdict | None) -> None:
+        """This rank has found what ends a communicator; None: it has heard that another one has."""
+        ledger = communicator.ledger
+        if ledger.failure is not None:
+            return
+        news = verdict is not None and communicator.found is None
+        if news:
+            communicator.found = verdict
+        self._draft(communicator, again=news)
+
+    def _draft(self, communicator: _Communicator, again: bool = False) -> None:
+        ledger = communicator.ledger
+        present = [rank for rank in ledger.ranks if self._answers(communicator, rank)]
+        if present[0] != communicator.author or again:
+            communicator.author = present[0]
+            communicator.decide_at = self._now + ANSWER_S
+            sequence = min(ledger.inside, default=ledger.entered)
+            report = self._stand(ledger, sequence, self._now)
+            draft = Draft(ledger.communicator_id, present[0], report, communicator.found)
+            communicator.drafts[self._rank] = draft
+            self._tell(communicator, draft)
+        if present[0] == self._rank:
+            drafts = communicator.drafts
+            if all(rank in drafts and drafts[rank].author == self._rank for rank in present):
+                self._author(communicator)
+
+    def _answers(self, communicator: _Communicator, rank: int) -> bool:
+        if rank == self._rank:
+            return True
+        return not (self.roster.is_gone(rank) or rank in communicator.departed or rank in communicator.slow)
+
+    def _hear_draft(self, communicator: _Communicator, peer: int, draft: Draft) -> None:
+        if communicator.verdict is not None:
+            self._instructions.append(Send(peer, communicator.verdict))
+        else:
+            communicator.drafts[peer] = draft
+            self._find(communicator, None)
+
+    def _redraft(self) -> None:
+        """Ranks have gone: others may have to make the verdicts."""
+        for communicator in self._communicators.values():
+            if communicator.author >= 0 and communicator.ledger.failure is None:
+                self._draft(communicator)
+
+    def _hurry(self, communicator: _Communicator) -> None:
+        """Somebody has taken too long."""
+        if communicator.author == self._rank:
+            self._author(communicator)
+        else:
+            communicator.slow.add(communicator.author)
+            self._draft(communicator)
+
+    def _author(self, communicator: _Communicator) -> None:
+        """Make the verdict for all."""
+        ledger, roster = communicator.ledger, self.roster
+        reports = {rank: draft.report for rank, draft in communicator.drafts.items()}
+        lost = {
+            rank: verdicts.Loss(roster.names[rank], roster.lost[rank], rank in roster.given_up)
+            for rank in ledger.ranks
+            if rank in roster.lost
+        }
+        found = [draft.verdict for _, draft in sorted(communicator.drafts.items()) if draft.verdict is not None]
+        if lost:
+            self._pass(communicator, verdicts.gone(ledger.communicator_id, ledger.ranks, lost, reports))
+        else:
+            self._pass(communicator, min(found, key=lambda verdict: verdicts.PRECEDENCE.index(verdict.kind)))
 
     def _pass(self, communicator: _Communicator, verdict: Verdict) -> None:
         """End the communicator here and everywhere."""
@@ -579,25 +527,27 @@ class ControlMachine:
             ledger.failure = verdicts.to_error(verdict)
             communicator.inquiries.clear()
             communicator.suspicions.clear()
+            communicator.decide_at = None
             ledger.alarm = NO_ALARM
             self._instructions.append(Wake(ledger.communicator_id))
 
     # Ranks that are gone.
 
-    def _lose_all(self, lost: Mapping[int, str]) -> None:
-        new = {peer: why for peer, why in lost.items() if peer not in self.lost and peer not in self.left}
-        self.lost.update(new)
-        self._follow(self._detector.gone(new))
-        self._send(self.council.lose(new))
+    def _on_lost(self, ranks: Sequence[int]) -> None:
         for communicator in self._communicators.values():
-            here = [peer for peer in communicator.ledger.ranks if peer in new and peer not in communicator.departed]
+            here = [peer for peer in communicator.ledger.ranks if peer in ranks and peer not in communicator.departed]
             if here:
                 self._lose(communicator, here)
 
+    def _on_cut_off(self, verdict: Verdict) -> None:
+        for identity, communicator in self._communicators.items():
+            self._fail(communicator, msgspec.structs.replace(verdict, communicator_id=identity))
+
     def _lose(self, communicator: _Communicator, peers: Sequence[int]) -> None:
-        verb = "did not answer and was given up" if self._given_up.issuperset(peers) else "died"
-        reasons = [self.lost[peer] for peer in peers]
-        self._fail(communicator, verdicts.gone(communicator.ledger, peers, verb, self._names, reasons))
+        """What the verdict says is up to its author, who has lost the same ranks."""
+        ledger, roster = communicator.ledger, self.roster
+        lost = {rank: verdicts.Loss(roster.names[rank], roster.lost[rank], rank in roster.given_up) for rank in peers}
+        self._find(communicator, verdicts.gone(ledger.communicator_id, ledger.ranks, lost, {}))
 
     def _depart(self, communicator: _Communicator, peer: int, completed: int) -> None:
         communicator.departed[peer] = completed
@@ -620,13 +570,12 @@ class ControlMachine:
     def _conclude_suspicion(self, communicator: _Communicator, peer: int, reason: str) -> None:
         ledger = communicator.ledger
         if ledger.inside and ledger.failure is None:
-            self._pass(communicator, verdicts.severed(ledger, self._rank, peer, self._names[peer], reason))
+            self._find(communicator, verdicts.severed(ledger, self._rank, peer, self.roster.names[peer], reason))
 
-    def _tell(self, communicator: _Communicator, message: Report | Verdict | Departed) -> None:
-        for peer in communicator.ledger.ranks:
-            if peer != self._rank and peer not in self.lost and peer not in self.left:
-                self._instructions.append(Send(peer, message))
+    def _tell(self, communicator: _Communicator, message: ControlMessage) -> None:
+        self.roster.tell(message, communicator.ledger.ranks)
 
     def _done(self) -> list[Instruction]:
-        instructions, self._instructions = self._instructions, []
+        instructions = list(self._instructions)
+        self._instructions.clear()
         return instructions

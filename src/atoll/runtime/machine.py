@@ -279,8 +279,8 @@ class Machine:
         """For a story: lanes with work left, the step they are in, and the bytes they have still to move."""
         left = []
         for cursor in self._cursors:
-            if cursor.at < len(cursor.operations):
-                rest = cursor.operations[cursor.at :]
+            rest = cursor.operations[cursor.at :]  # looked at once: another thread may ask while this one moves
+            if rest:
                 missing = sum(operation.num_bytes - self._marks[operation.number] for operation in rest)
                 left.append((cursor.lane, rest[0].step, missing))
         return left

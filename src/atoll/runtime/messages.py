@@ -170,6 +170,16 @@ class Enlist(msgspec.Struct, tag="enlist", frozen=True, array_like=True):
     generation: Whole
 
 
+class Draft(msgspec.Struct, tag="draft", frozen=True, array_like=True):
+    """Something has ended a communicator: what the sender has found, if it has found it itself, and where it stands.
+    World rank ``author`` is to make the verdict of it."""
+
+    communicator_id: Whole
+    author: Rank
+    report: Report
+    verdict: Verdict | None = None
+
+
 class Departed(msgspec.Struct, tag="departed", frozen=True, array_like=True):
     """The sender has closed these communicators; each with the number of calls it completed in it."""
 
@@ -184,6 +194,6 @@ class Goodbye(msgspec.Struct, tag="goodbye", frozen=True, array_like=True):
 
 
 ControlMessage = (
-    Linked | Report | Verdict | Departed | Goodbye | Beat | Doubt | Accuse | GaveUp | Vote | Decided | Enlist
+    Linked | Report | Verdict | Departed | Goodbye | Draft | Beat | Doubt | Accuse | GaveUp | Vote | Decided | Enlist
 )
 CONTROL_DECODER: Final[msgspec.msgpack.Decoder[ControlMessage]] = msgspec.msgpack.Decoder(ControlMessage)

@@ -30,6 +30,7 @@ class Process:
         self.transport = transport
         self.progress = Progress(control)
         self.heap = SharedHeap()
+        control.observe(self.progress.snapshot)
         self.closed = False
         self.spares: tuple[int, ...] = ()  # world ranks that wait until they are called
         self.spares_taken: set[int] = set()  # those that have been

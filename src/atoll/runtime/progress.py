@@ -94,6 +94,13 @@ class Progress:
             task.error = self._control.confirm()
         return task.finished
 
+    def snapshot(self, communicator_id: int, sequence: int) -> tuple[list[int], str]:
+        """For a story, from any thread: the world ranks that a call waits for, and how far it is."""
+        for task in list(self._tasks):
+            if task.call.communicator_id == communicator_id and task.call.sequence == sequence:
+                return task.waits_on(), task.progress()
+        return [], ""
+
     def failure(self, communicator_id: int) -> BaseException | None:
         """What has ended a communicator here, if anything has; the control plane's verdicts are not among it."""
         return self.ended or self._broken.get(communicator_id)

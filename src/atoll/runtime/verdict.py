@@ -7,8 +7,9 @@ culprit.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Container, Mapping, Sequence
+from itertools import chain, repeat
+from typing import Final, NamedTuple
 
 from atoll.errors import CollectiveMismatch, CollectiveTimeout, PeerLost, WorldError
 from atoll.runtime.descriptor import CallDescriptor, group_calls, name_ranks
@@ -20,6 +21,11 @@ from atoll.units import format_duration
 MAX_MESSAGE_CHARACTERS: Final = 16384
 MAX_STORY_LINES: Final = 256
 MAX_LINE_CHARACTERS: Final = 1024
+
+# What is worth more of what several ranks have found at once.
+PRECEDENCE: Final = (Kind.LOST, Kind.MISMATCH, Kind.TIMEOUT)
+# Ranks shown of a chain of waiting.
+MAX_CHAIN: Final = 12
 
 _ERRORS = {Kind.MISMATCH: CollectiveMismatch, Kind.LOST: PeerLost, Kind.TIMEOUT: CollectiveTimeout}
 
@@ -33,11 +39,75 @@ def gave_up_call(ledger: CallLedger, rank: int, sequence: int, reason: str) -> V
     return _lost(ledger, (rank,), f"{who} gave up {what}{place}communicator {ledger.communicator_id:x}: {reason}")
 
 
-def gone(ledger: CallLedger, peers: Sequence[int], verb: str, names: Sequence[str], reasons: Iterable[str]) -> Verdict:
-    """World ranks ``peers`` have died, or whatever ``verb`` says; ``names`` by world rank."""
-    where = "; ".join(names[peer] for peer in peers)
-    why = "; ".join(dict.fromkeys(reasons))
-    return _lost(ledger, peers, f"{_who(peers, ledger.ranks)} ({where}) {verb}{_during(ledger)}: {why}")
+class Loss(NamedTuple):
+    """A rank that is lost: where it ran, why, and whether it was given up though nobody saw it die."""
+
+    name: str
+    why: str
+    given_up: bool
+
+
+def gone(
+    communicator_id: int, ranks: Sequence[int], lost: Mapping[int, Loss], reports: Mapping[int, Report]
+) -> Verdict:
+    """Ranks are lost. ``ranks[i]`` is the world rank of rank i; ``lost`` and the survivors' ``reports`` are by world
+    rank."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for peer, loss in lost.items():
+        groups.setdefault(("did not answer and was given up" if loss.given_up else "died", loss.why), []).append(peer)
+    place = {world_rank: rank for rank, world_rank in enumerate(ranks)}
+    of = {place[peer]: report for peer, report in reports.items() if peer in place and peer not in lost}
+    calls = [report.call for report in of.values() if report.standing is Standing.INSIDE and report.call is not None]
+    if calls:
+        call = min(calls, key=lambda made: made.sequence)
+        during = f"during {call.describe()}, call {call.sequence} of communicator {communicator_id:x}"
+    else:
+        during = f"(communicator {communicator_id:x})"
+    parts = [
+        f"{_who(peers, ranks)} ({'; '.join(lost[peer].name for peer in peers)}) {verb}{' ' + during if first else ''}: "
+        f"{why}"
+        for first, ((verb, why), peers) in zip(chain((True,), repeat(False)), groups.items(), strict=False)
+    ]
+    waiting = waiting_chain(of, [place[peer] for peer in lost], place, ranks)
+    message = "; ".join((*parts, *([waiting] if waiting else [])))
+    return Verdict(
+        communicator_id,
+        Kind.LOST,
+        _clip(message, MAX_MESSAGE_CHARACTERS),
+        tuple(sorted(lost)),
+        tuple(
+            _clip(_story(rank, of[rank], False, ranks, place), MAX_LINE_CHARACTERS)
+            for rank in sorted(of)[:MAX_STORY_LINES]
+        ),
+    )
+
+
+def waiting_chain(
+    of: Mapping[int, Report], culprits: Sequence[int], place: Mapping[int, int], ranks: Sequence[int]
+) -> str:
+    """Who waits for whom, from the rank that is farthest from a culprit to the culprit, each by its shortest way."""
+    towards: dict[int, int] = {}  # rank -> the one it waits for, on the way to a culprit
+    depth = dict.fromkeys(culprits, 0)
+    frontier = sorted(culprits)
+    while frontier:
+        reached = {
+            rank: next(place[peer] for peer in report.waits_on if place.get(peer) in frontier)
+            for rank, report in sorted(of.items())
+            if rank not in depth and any(place.get(peer) in frontier for peer in report.waits_on)
+        }
+        towards.update(reached)
+        depth.update({rank: depth[peer] + 1 for rank, peer in reached.items()})
+        frontier = sorted(reached)
+    if not towards:
+        return ""
+    rank = max(towards, key=lambda known: (depth[known], -known))
+    links = [name_ranks((rank,), ranks)]
+    while rank in towards:
+        rank = towards[rank]
+        links.append(name_ranks((rank,), ranks))
+    if len(links) > MAX_CHAIN:
+        links[MAX_CHAIN // 2 : -MAX_CHAIN // 2] = [f"{len(links) - MAX_CHAIN} more"]
+    return " waits for ".join(links[:2]) + "".join(f", which waits for {link}" for link in links[2:])
 
 
 def left(ledger: CallLedger, missed: Mapping[int, int], first: int) -> Verdict:
@@ -148,6 +218,9 @@ def timeout(
         culprits = _awaited_by_others(of, place)
         if culprits:
             words.append(f"{name_ranks(culprits, ranks)} kept the others waiting")
+    waiting = waiting_chain({rank: of[rank] for rank in of if rank not in culprits}, culprits, place, ranks)
+    if waiting:
+        words.append(waiting)
     return Verdict(
         call.communicator_id,
         Kind.TIMEOUT,
