@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import inspect
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -17,12 +18,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from peers_report import document, heading, machine, sides_lines, table, table_document
+from peers_report import document, heading, machine, scale_table, sides_lines, table, table_document
 from peers_rounds import Contestant, Pair, Row, measure
 from peers_world import PeerError, Side, World, atoll_side, machine_side, peer_side
 
 import atoll
 from atoll.errors import AtollError
+from atoll.runtime.choice import Chooser, Layout
+from atoll.runtime.tuning import VARIABLE, load_tuning
+from atoll.schedule.count import count
+from atoll.schedule.prove import prove
 from atoll.units import format_size, parse_size
 
 PEERS = ("gloo", "mpich", "openmpi")
@@ -48,6 +53,9 @@ def main(arguments: Sequence[str]) -> int:
         for part in _tables(options):
             tables.append(part)
             failed = failed or any(row["failed"] for row in part["rows"])
+        if options.table == "scale":
+            for transport in _available(options.transports.split(",")):
+                print("\n".join(["", *scale_table(transport, tables)]))
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         failed = True
@@ -90,7 +98,14 @@ def _tables(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for world_size in worlds:
         contestants, pairs, cases = _plan(options.table, transports, peers, sizes, options.quick)
         sides = _sides(contestants, options, world_size)
-        yield _one_world(sides, contestants, pairs, cases, world_size, rounds, turn_s, options.nice)
+        part = _one_world(sides, contestants, pairs, cases, world_size, rounds, turn_s, options.nice)
+        if options.table == "scale":
+            for row in part["rows"]:
+                row["schedules"] = {
+                    transport: _schedule(options.algorithm, transport, world_size, row["size_bytes"])
+                    for transport in transports
+                }
+        yield part
 
 
 def _plan(
@@ -173,6 +188,13 @@ def _one_world(
                 print("\n".join(["", *table(collective, world_size, chosen, contestants, pairs)]))
             print(f"# {time.monotonic() - began:.0f} s", flush=True)
     return table_document(about, world_size, rows, contestants, pairs)
+
+
+def _schedule(algorithm: str, transport: str, world_size: int, size_bytes: int) -> dict[str, Any]:
+    """Name and steps of the algorithm that ran."""
+    chooser = Chooser(load_tuning(os.environ.get(VARIABLE) or None), Layout(world_size, transport))
+    name = chooser.choose("all_reduce", size_bytes) if algorithm == "auto" else algorithm
+    return {"algorithm": name, "steps": count(prove(chooser.build("all_reduce", name, None))).steps}
 
 
 def _available(transports: Sequence[str]) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from peers_rounds import Contestant, Pair, Row
 
-from atoll.units import format_duration, format_size
+from atoll.units import format_duration, format_size, parse_size
 
 SCHEMA_VERSION = 1
 LARGE_BYTES = 64 << 10
@@ -55,9 +55,10 @@ def table(
 ) -> list[str]:
     """Times and ratios of one collective and world, with the least and the geometric mean of each ratio."""
     rounds = max((len(seconds) for row in rows for seconds in row.seconds.values()), default=0)
+    ratios = ", and peer/Atoll (median of the rounds' pairs)" if pairs else ""
     lines = [
         f"{collective.replace('_', '-')}, world {world_size}, float32: time per call (slowest rank, median of {rounds} "
-        "rounds), and peer/Atoll (median of the rounds' pairs)",
+        f"rounds){ratios}",
         "",
     ]
     head = ["size", *(contestant.label for contestant in contestants), *(pair.label for pair in pairs)]
@@ -76,7 +77,7 @@ def table(
         from_size = format_size(LARGE_BYTES)
         summaries += [(f"least, {from_size} up", min, large),
                       (f"mean, {from_size} up", statistics.geometric_mean, large)]  # fmt: skip
-    for label, summary, over in summaries:
+    for label, summary, over in summaries if pairs else ():
         found = [[ratio for row in over if (ratio := row.ratio(pair)) is not None] for pair in pairs]
         body.append([label, *blank, *(_ratio(summary(ratios)) if ratios else "-" for ratios in found)])
     widths = [max(len(line[column]) for line in [head, *body]) for column in range(len(head))]
@@ -86,6 +87,38 @@ def table(
     ]
     lines += [f"! {label} failed: {why}" for row in rows for label, why in row.failed.items()]
     return lines
+
+
+def scale_table(transport: str, tables: Sequence[dict[str, Any]]) -> list[str]:
+    """What a call costs as the world grows: by size, per call and per step, and where the processors' time goes."""
+    lines = [
+        f"all-reduce over {transport}, float32, as N grows: time per call and per step of the schedule that auto took, "
+        "processor time and sleeps per call, mean of the ranks",
+        "",
+    ]
+    body = [
+        ["size", "N", "algorithm", "steps", "per call", "per step", "user", "kernel", "all ranks / cores", "sleeps"]
+    ]
+    cores = len(os.sched_getaffinity(0))
+    for part in sorted(tables, key=lambda part: int(part["world_size"])):
+        for row in part["rows"]:
+            usage = row["usage"].get(transport)
+            if usage is None:
+                continue
+            seconds = statistics.median(row["seconds"][transport])
+            schedule = row["schedules"][transport]
+            steps = max(schedule["steps"], 1)
+            busy = (usage["user_s"] + usage["system_s"]) * part["world_size"] / cores / seconds
+            body.append([
+                format_size(row["size_bytes"]), str(part["world_size"]), schedule["algorithm"], str(steps),
+                format_duration(seconds), format_duration(seconds / steps), format_duration(usage["user_s"]),
+                format_duration(usage["system_s"]), f"{busy:.0%}", f"{usage['sleeps']:.1f}",
+            ])  # fmt: skip
+    body[1:] = sorted(body[1:], key=lambda cells: parse_size(cells[0]))
+    widths = [max(len(line[column]) for line in body) for column in range(len(body[0]))]
+    return lines + [
+        "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in body
+    ]
 
 
 def document(facts: dict[str, Any], tables: Sequence[dict[str, Any]]) -> dict[str, Any]:
