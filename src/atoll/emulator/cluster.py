@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Final
 
@@ -29,12 +29,13 @@ RENDEZVOUS_PORT: Final = 20000
 
 
 class LinkCount(msgspec.Struct, frozen=True):
-    """What has left one end of a cable since the limits were set: bytes with headers, packets, and how many of them
-    were dropped."""
+    """What has left one end of a cable since the limits were set: bytes with headers, packets, how many of them were
+    dropped, and how often the bucket was empty and one had to wait."""
 
     bytes: int
     packets: int
     drops: int
+    waits: int
 
 
 class EmulatedCluster:
@@ -92,13 +93,15 @@ class EmulatedCluster:
         for rank, namespace in enumerate(self._ranks):
             run_batch("ip", list(self._routes(rank, rates)), namespace)
 
-    def counts(self) -> Mapping[tuple[int, str], LinkCount]:
-        """By rank and ``island`` or ``network``: what the rank has sent there."""
+    def counts(self) -> dict[tuple[int | None, str], LinkCount]:
+        """By namespace (a rank, or ``None`` for the switches') and interface with a limit: what was sent there."""
         found = {}
-        for rank, namespace in enumerate(self._ranks):
+        places: list[tuple[int | None, int]] = [(None, self._switches), *enumerate(self._ranks)]
+        for place, namespace in places:
             for queue in json.loads(read_tool(["tc", "-s", "-j", "qdisc", "show"], namespace)):
-                if queue["dev"] in (ISLAND, NETWORK):
-                    found[rank, queue["dev"]] = LinkCount(queue["bytes"], queue["packets"], queue["drops"])
+                if queue["kind"] == "tbf":
+                    count = LinkCount(queue["bytes"], queue["packets"], queue["drops"], queue["overlimits"])
+                    found[place, queue["dev"]] = count
         return found
 
     def _make(self) -> None:
