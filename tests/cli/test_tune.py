@@ -35,7 +35,7 @@ def test_the_fastest_at_a_size_is_what_is_taken_there() -> None:
     chooser = Chooser(Tuning((table,)), Layout(4, "tcp"))
     for timing in measured:
         best = min(timing.seconds.values())
-        assert timing.seconds[chooser.choose("all_reduce", timing.size_bytes)] <= best * 1.05
+        assert timing.seconds[chooser.choose("all_reduce", timing.size_bytes)] <= best * 1.11
     assert len(table.rules["any"]) >= 2
     assert table.rules["any"][0] == (0, "one_shot")
     assert {name for _, name in table.rules["fixed"]} <= {"recursive_doubling", "halving_doubling"}
@@ -52,21 +52,26 @@ def test_the_link_that_made_the_times_is_found_again() -> None:
     assert 0 <= fit.off < 0.2
 
 
-def test_within_the_noise_nothing_changes() -> None:
-    measured = [
-        Timing("all_gather", 64, {"ring": 1.0, "direct": 0.9}),
-        Timing("all_gather", 256, {"ring": 0.97, "direct": 1.0}),
-        Timing("all_gather", 1024, {"ring": 0.9, "direct": 1.0}),
-        Timing("all_gather", 4096, {"ring": 1.0}),
-    ]
-    table = table_of(measured, "shm", 2)
-    assert table.rules == {"any": ((0, "direct"), (512, "ring"))}
-    assert table.measured["direct"] == (0.9, 1.0, 1.0, None)
+def rules(*timings: dict[str, float]) -> tuple[tuple[int, str], ...]:
+    sizes = (64, 256, 1024, 4096)
+    measured = [Timing("all_gather", size, seconds) for size, seconds in zip(sizes, timings, strict=False)]
+    return table_of(measured, "shm", 2).rules["any"]
+
+
+def test_a_change_must_be_worth_it_over_all_sizes() -> None:
+    direct, ring = {"ring": 1.0, "direct": 0.9}, {"ring": 0.9, "direct": 1.0}
+    assert rules(direct, ring, direct, direct) == ((0, "direct"),)
+    assert rules(direct, direct, ring, ring) == ((0, "direct"), (512, "ring"))
+    assert rules({"ring": 1.0, "direct": 0.97}, {"ring": 0.97, "direct": 1.0}) in (((0, "direct"),), ((0, "ring"),))
+    assert rules(direct, {"ring": 0.5, "direct": 1.0}, direct, direct) == (
+        (0, "direct"),
+        (128, "ring"),
+        (512, "direct"),
+    )
 
 
 def test_an_algorithm_that_was_given_up_is_not_held_on_to() -> None:
-    measured = [Timing("all_gather", 64, {"ring": 1.0, "direct": 0.9}), Timing("all_gather", 256, {"ring": 1.0})]
-    assert table_of(measured, "shm", 2).rules == {"any": ((0, "direct"), (128, "ring"))}
+    assert rules({"ring": 1.0, "direct": 0.8}, {"ring": 1.0}) == ((0, "direct"), (128, "ring"))
 
 
 def tune(*arguments: str) -> Result:
@@ -92,9 +97,8 @@ def test_it_measures_writes_and_explains(tmp_path: Path) -> None:
     measured = tables["all_reduce", 2]
     assert measured["sizes_bytes"] == [64, 1024]
     assert set(measured["measured_s"]) <= set(names("all_reduce"))
-    best = min(times[0] for times in measured["measured_s"].values() if times[0] is not None)
     winner = measured["rules"]["any"][0][1]
-    assert measured["measured_s"][winner][0] == best > 0
+    assert measured["measured_s"][winner][0] > 0
     assert load_tuning(file).table("all_reduce", "tcp", 8) is not None
     assert f"ATOLL_TUNING={file}" in done.stderr
 

@@ -4,8 +4,9 @@ In the ranks, ``measure`` times every catalogued algorithm of a collective, in t
 machine hits all of them. Decisions on the way (who is so slow that its turns are wasted) are taken by every rank from
 the same gathered times. Outside of them, ``table_of`` turns the times into rules:
 
-* At each size the fastest wins, but an algorithm that has won so far is only left for one that is ``MARGIN`` faster:
-  within the noise, fewer changes are better. A rule starts half-way, geometrically, between two measured sizes.
+* Over all sizes together, the least time lost against the fastest of each size, in logarithms, plus ``CHANGE`` for
+  every change of algorithm: one that gains less than that is noise. A rule starts half-way, geometrically, between
+  two measured sizes.
 * A link of alpha, beta and gamma is fitted to all times by their relative errors, with the schedule's counts as
   coefficients (``schedule.cost``). How far off it is comes from sizes that were left out of a first fit.
 """
@@ -34,7 +35,7 @@ from atoll.schedule.count import count
 from atoll.schedule.prove import prove
 
 ROUNDS = 5
-MARGIN = 0.05
+CHANGE = 0.1
 # An algorithm this many times slower than the best gets no further turns; after that many such sizes, no larger ones.
 HOPELESS = 4.0
 PATIENCE = 2
@@ -52,7 +53,8 @@ class TuneSpec(msgspec.Struct, frozen=True):
 
 
 class Timing(msgspec.Struct, frozen=True):
-    """Seconds a call takes, the slowest rank's, by algorithm; those that were not tried again are left out."""
+    """Seconds a call takes, the slowest rank's in the best of the turns (what else the machine does only adds), by
+    algorithm; those that were not tried again are left out."""
 
     collective: str
     size_bytes: int
@@ -100,7 +102,7 @@ def _measure(comm: Communicator, spec: TuneSpec, collective: str, names: Sequenc
         for name in hopeful if number % 2 == 0 else reversed(hopeful):
             repeat = max(1, min(MAX_CALLS, round(spec.turn_s / rough[name])))
             turns[name].append(timed(name, repeat))
-    return Timing(collective, size_bytes, {name: statistics.median(times) for name, times in turns.items()})
+    return Timing(collective, size_bytes, {name: min(times) for name, times in turns.items()})
 
 
 def table_of(timings: Sequence[Timing], transport: str, world_size: int) -> Table:
@@ -120,18 +122,31 @@ def table_of(timings: Sequence[Timing], transport: str, world_size: int) -> Tabl
 
 
 def _rules(timings: Sequence[Timing], allowed: Iterable[str] | None) -> Rules:
-    rules: list[tuple[int, str]] = []
-    previous_size = 0
+    """The cheapest path through (size, algorithm), by dynamic programming."""
+    names = sorted({name for timing in timings for name in timing.seconds if allowed is None or name in allowed})
+    if not names:
+        return ()
+    lost = []
     for timing in timings:
-        seconds = {name: s for name, s in timing.seconds.items() if allowed is None or name in allowed}
-        if seconds:
-            best = min(seconds, key=lambda name: seconds[name])
-            held = rules[-1][1] if rules else None
-            if held is None:
-                rules.append((0, best))
-            elif best != held and seconds.get(held, math.inf) > seconds[best] * (1 + MARGIN):
-                rules.append((round(math.sqrt(previous_size * timing.size_bytes)), best))
-        previous_size = timing.size_bytes
+        best = min((timing.seconds[name] for name in names if name in timing.seconds), default=math.inf)
+        lost.append({name: math.log(timing.seconds.get(name, HOPELESS * best) / best) if math.isfinite(best) else 0.0
+                     for name in names})  # fmt: skip
+    total, came_from = lost[0], []
+    for losses in lost[1:]:
+        cheapest = min(names, key=total.__getitem__)
+        change = total[cheapest] + CHANGE
+        came_from.append({name: name if total[name] <= change else cheapest for name in names})
+        total = {name: min(total[name], change) + losses[name] for name in names}
+    path = [min(names, key=total.__getitem__)]
+    for previous in reversed(came_from):
+        path.append(previous[path[-1]])
+    path.reverse()
+    rules = [(0, path[0])]
+    for (before, after), (held, name) in zip(
+        itertools.pairwise(timing.size_bytes for timing in timings), itertools.pairwise(path), strict=True
+    ):
+        if name != held:
+            rules.append((round(math.sqrt(before * after)), name))
     return tuple(rules)
 
 
