@@ -1,6 +1,7 @@
 """Frames: what goes in comes out, and nothing else ever does."""
 
 import hmac
+from typing import get_args
 
 import msgspec
 import pytest
@@ -10,15 +11,26 @@ from hypothesis import strategies as st
 from atoll.runtime.descriptor import CallDescriptor
 from atoll.runtime.messages import (
     CONTROL_DECODER,
+    JOIN_DECODER,
+    Accuse,
     Asks,
+    Ballot,
+    Beat,
     ControlMessage,
+    Decided,
     Departed,
+    Doubt,
+    Draft,
+    Enlist,
+    GaveUp,
     Goodbye,
+    JoinMessage,
     Kind,
     Linked,
     Report,
     Standing,
     Verdict,
+    Vote,
 )
 from atoll.runtime.wire import LENGTH_BYTES, MAX_BODY_BYTES, TAG_BYTES, FrameReader, FrameWriter, WireError
 
@@ -30,16 +42,35 @@ ranks = st.lists(st.integers(0, 2**32 - 1), max_size=5).map(tuple)
 calls = st.builds(
     CallDescriptor, whole, whole, word, st.none() | word, st.none() | whole, st.none() | word, st.none() | whole
 )
-messages: st.SearchStrategy[ControlMessage] = st.one_of(
-    st.builds(Linked),
-    st.builds(Departed, st.dictionaries(whole, whole, max_size=3)),
-    st.builds(Goodbye, st.dictionaries(whole, whole, max_size=3), ranks),
-    st.builds(Verdict, whole, st.sampled_from(Kind), st.text(), ranks, st.lists(st.text(), max_size=3).map(tuple)),
-    st.builds(
-        Report, whole, whole, st.sampled_from(Standing), st.none() | calls, st.none() | calls,
-        st.floats(0, 1e9), ranks, st.text(), st.sampled_from(Asks),
-    ),
+completed = st.dictionaries(whole, whole, max_size=3)
+ballots = st.builds(Ballot, st.integers(-(2**63), 2**63 - 1), ranks, ranks)
+verdicts = st.builds(
+    Verdict, whole, st.sampled_from(Kind), st.text(), ranks, st.lists(st.text(), max_size=3).map(tuple)
+)
+reports = st.builds(
+    Report, whole, whole, st.sampled_from(Standing), st.none() | calls, st.none() | calls,
+    st.floats(0, 1e9), ranks, st.text(), st.sampled_from(Asks),
 )  # fmt: skip
+KINDS: dict[type, st.SearchStrategy[ControlMessage]] = {
+    Linked: st.builds(Linked),
+    Departed: st.builds(Departed, completed),
+    Goodbye: st.builds(Goodbye, completed, ranks),
+    Verdict: verdicts,
+    Report: reports,
+    Draft: st.builds(Draft, whole, st.integers(0, 2**32 - 1), reports, st.none() | verdicts),
+    Beat: st.builds(Beat, st.booleans()),
+    Doubt: st.builds(Doubt, ranks),
+    Accuse: st.builds(Accuse, ranks),
+    GaveUp: st.builds(GaveUp, ranks, st.text()),
+    Vote: st.builds(Vote, whole, whole, st.integers(0, 2**32 - 1), ballots, st.none() | ballots),
+    Decided: st.builds(Decided, whole, whole, ballots),
+    Enlist: st.builds(Enlist, whole, ranks, whole),
+}
+messages = st.one_of(list(KINDS.values()))
+
+
+def test_every_kind_of_message_is_tried_here() -> None:
+    assert set(KINDS) == set(get_args(ControlMessage))
 
 
 def reader(key: bytes = KEY) -> FrameReader[ControlMessage]:
@@ -140,6 +171,21 @@ def test_a_well_tagged_body_of_any_content_is_a_message_or_refused(body: bytes) 
         return
     assert len(received) == 1
     assert isinstance(received[0], ControlMessage)
+
+
+@given(st.sampled_from(["arrive", "welcome", "refused", "x", 3, None]), st.lists(st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.text(max_size=9) | st.binary(max_size=17),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=9), inner, max_size=4),
+), max_size=7))  # fmt: skip
+def test_nonsense_in_the_form_of_an_introduction_is_a_message_or_refused(tag: object, fields: list[object]) -> None:
+    body = msgspec.msgpack.encode([tag, *fields])
+    length = len(body).to_bytes(LENGTH_BYTES, "big")
+    mac = hmac.digest(KEY, bytes(8) + length + body, "sha256")[:TAG_BYTES]
+    try:
+        (received,) = FrameReader(KEY, JOIN_DECODER).feed(length + body + mac)
+    except WireError:
+        return
+    assert isinstance(received, JoinMessage)
 
 
 def test_nesting_without_end_is_refused() -> None:
