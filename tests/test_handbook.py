@@ -28,7 +28,8 @@ def test_every_program_prints_what_the_chapter_says(chapter: Path, tmp_path: Pat
     for line, source in programs:
         named = re.match(r"# ([\w.]+\.py)\n", source)
         assert named is not None, f"{chapter.name}:{line}: a program without a file name is never run"
-        assert f"$ python {named[1]}" in commands, f"{chapter.name}:{line}: {named[1]} is never run"
+        runs = re.compile(rf"\$ (python|atoll launch -n \d+) {re.escape(named[1])}")
+        assert any(map(runs.match, commands)), f"{chapter.name}:{line}: {named[1]} is never run"
     assert run_console_blocks(chapter, tmp_path) == sum(command.startswith("$ ") for command in commands)
 
 
