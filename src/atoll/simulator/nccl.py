@@ -20,13 +20,13 @@ from numpy.typing import ArrayLike
 from atoll.errors import SpecError, nearest
 from atoll.schedule.bus_bandwidth import BUSBW_FACTOR
 from atoll.simulator import nccl_constants as constants
-from atoll.simulator.accuracy_record import PRESET_SPREADS
+from atoll.simulator.accuracy_record import HELD_OUT_SPREADS, PRESET_SPREADS
 from atoll.simulator.calibration import Calibration
 from atoll.simulator.communicator import Communicator, communicator
 from atoll.simulator.nccl_environment import NcclEnvironment, nccl_environment
 from atoll.simulator.nccl_time import NO_FACTORS, Factors, Time, collective_time, is_point_to_point, point_to_point_time
 from atoll.simulator.nccl_tuner import Estimate, algorithms_of, estimates, refused
-from atoll.simulator.prediction import Choice, Prediction, band_of, interval
+from atoll.simulator.prediction import Choice, Prediction, Spread, band_of, interval, wider
 from atoll.topology.cluster import Cluster
 from atoll.units import format_duration
 
@@ -86,8 +86,7 @@ def predict_for(
             one: why for one in algorithms_of(collective) if (why := refused(comm, collective, one, environment, dtype))
         }
         reason = _reason(ranked)
-    spreads = calibration.spreads if calibration is not None else PRESET_SPREADS
-    spread = spreads[band_of(size_bytes)]
+    spread = _spread(calibration, collective, comm.ranks, band_of(size_bytes))
     algbw = size_bytes / time.total_s if time.total_s else 0.0
     return Prediction(
         collective, int(size_bytes), comm.ranks, time.total_s, algbw, algbw * BUSBW_FACTOR[collective](comm.ranks),
@@ -95,6 +94,16 @@ def predict_for(
         "latency" if time.latency_s > time.transfer_s else time.bound, interval(time.total_s, spread), spread,
         calibration.name if calibration is not None else "", considered, no, _notes(comm, environment),
     )  # fmt: skip
+
+
+def _spread(calibration: Calibration | None, collective: str, ranks: int, band: int) -> Spread:
+    """What measured over predicted has been: the calibration's residuals where it was fitted to such runs, else no
+    narrower than the record of calibrated predictions of what was held out."""
+    if calibration is None:
+        return PRESET_SPREADS[band]
+    mine = calibration.spreads[band]
+    fitted = any((source.collective, source.ranks) == (collective, ranks) for source in calibration.sources)
+    return mine if fitted and mine.known else wider(mine, HELD_OUT_SPREADS[band])
 
 
 def _timed(

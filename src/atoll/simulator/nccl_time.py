@@ -139,26 +139,30 @@ def _ring(
         overhead = constants.NET_OVERHEAD_US * (2 if comm.amd_host else 1) * (3 if protocol == SIMPLE else 1)
         hop = max(hop, overhead)
     chain = collective in ("broadcast", "reduce")
-    hops = steps.all - steps.between - (1 if chain else 0)
-    latency = base + max(0, hops) * hop
+    hops = max(0, steps.all - steps.between - (1 if chain else 0))
     if protocol == LL:
-        latency *= _full_blocks(comm, size_bytes, factors)
-    latency += steps.between * inter
+        full = _full_blocks(size_bytes, comm.ranks, factors)
+        base, hop = base * full, hop * full
+    latency = base + hops * hop + steps.between * inter
     channels, bus = bus_bandwidth(comm, collective, RING, protocol, environment)
     share = {LL: 0.5, LL128: 120 / 128, SIMPLE: 1.0}[protocol]
     bus, bound = _rates(comm, bus, factors, share)
     carried = size_bytes
     if protocol == SIMPLE and not chain:
         carried *= 1 + 1 / (constants.SLICES_PER_CHUNK * max(1, steps.all))
+    if protocol == LL and not chain and hops > 1:
+        # Lines are passed on as they come: in all steps but the last, bytes and latency overlap.
+        each_us = carried / (bus * bus_to_algorithm(comm, collective, RING) * 1e3) / steps.all
+        latency -= (hops - 1) * (hop + each_us - math.hypot(hop, each_us))
     if chain:
         carried += (comm.ranks - 2) * min(size_bytes, channels * constants.TREE_CHUNK_BYTES)
     return _time(latency, carried, bus * bus_to_algorithm(comm, collective, RING), bound)
 
 
-def _full_blocks(comm: Communicator, size_bytes: float, factors: Factors) -> float:
+def _full_blocks(size_bytes: float, sharers: int, factors: Factors) -> float:
     """What LL's latency is multiplied with as blocks fill: NCCL gives a message fewer threads, and one channel, below
-    8 bytes a thread and rank."""
-    full = constants.LL_BYTES_PER_THREAD * constants.THREADS * comm.ranks
+    8 bytes a thread, and in a ring a rank (``sharers``)."""
+    full = constants.LL_BYTES_PER_THREAD * constants.THREADS * sharers
     filled = min(1.0, max(0.0, 0.5 + math.log2(max(size_bytes, 1.0) / full) / 2))
     return 1 + (factors.ll_full - 1) * filled
 
@@ -169,6 +173,9 @@ def _tree(
 ) -> Time:  # fmt: skip
     base, hop, inter = _hops(comm, TREE, protocol, factors)
     levels = math.floor(math.log2(comm.domains))
+    if protocol == LL:
+        full = _full_blocks(size_bytes, 1, factors)
+        base, hop = base * full, hop * full
     latency = base + 2 * ((math.ceil(comm.ranks_per_domain) - 1) * hop + levels * inter)
     _, bus = bus_bandwidth(comm, collective, TREE, protocol, environment)
     share = {LL: 0.5, LL128: 120 / 128, SIMPLE: 1.0}[protocol]
