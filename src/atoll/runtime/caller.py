@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from hashlib import blake2b
 from numbers import Real
 from typing import Any
@@ -20,11 +21,13 @@ from atoll.errors import SpecError, WorldError
 from atoll.runtime.arrays import NOTHING, Array, Bytes, flat_bytes
 from atoll.runtime.descriptor import CallDescriptor
 from atoll.runtime.endpoint import Connection, ConnectionKey
+from atoll.runtime.lean import BoundLine, Stopped
+from atoll.runtime.linear import typed
 from atoll.runtime.link import ByteCount, Link
 from atoll.runtime.machine import Machine
 from atoll.runtime.plans import Plan
 from atoll.runtime.process import Process
-from atoll.runtime.program import LOCAL, Lane
+from atoll.runtime.program import LOCAL, Lane, Program
 from atoll.runtime.progress import AnyLink
 from atoll.runtime.reduction import Reduction
 from atoll.runtime.shared_link import SharedLink
@@ -62,6 +65,7 @@ class Caller:
         self.error: BaseException | None = None
         self._sequence = 0
         self._links: dict[tuple[int, int], AnyLink] = {}
+        self._bound: dict[tuple[Plan, np.dtype[Any], Reduction | None], BoundLine] = {}
         self._scratch = _ScratchPool()
         process.control.register(identity, self.world_ranks, process.progress.wakeup.set)
 
@@ -93,7 +97,16 @@ class Caller:
         self._sequence += 1
         try:
             self.process.control.enter(call)
-            task = self._task(call, plan, (source, target), dtype, reduction, timeout_s, async_op, finish)
+            stopped: Stopped | None = None
+            if not async_op:
+                outcome = self._run_alone(call, plan, (source, target), dtype, reduction)
+                if outcome is True:
+                    if finish is not None:
+                        finish()
+                    self.process.control.leave(self.identity, call.sequence)
+                    return result
+                stopped = outcome or None
+            task = self._task(call, plan, (source, target), dtype, reduction, timeout_s, async_op, finish, stopped)
             self.process.progress.submit(task)
             if async_op:
                 return Work(self.process.progress, task, result)
@@ -105,15 +118,66 @@ class Caller:
             raise task.error.with_traceback(None)
         return result
 
+    def _run_alone(
+        self, call: CallDescriptor, plan: Plan, arrays: tuple[Array | None, Array | None], dtype: np.dtype[Any],
+        reduction: Reduction | None,
+    ) -> bool | Stopped:  # fmt: skip
+        """Run the plan's line where all its ranks are on this host and nothing else is in flight: True when done.
+        ``Stopped`` where it did not get to the end, False where it was not begun."""
+        key = (plan, dtype, reduction)
+        bound = self._bound.get(key)
+        if bound is None:
+            links = self._shared_links(plan)
+            if plan.line is None or links is None:
+                return False
+            ufunc = None if reduction is None else reduction.ufunc
+            bound = self._bound[key] = BoundLine(plan.line, plan.program, links, dtype, ufunc)
+        progress = self.process.progress
+        if not progress.begin_alone():
+            return False
+        try:
+            source, target = arrays
+            nothing = _nothing(dtype)
+            scratch_bytes = plan.program.scratch_bytes
+            scratch = self._scratch.take(scratch_bytes) if scratch_bytes else NOTHING
+            stopped = bound.run(
+                (
+                    nothing if source is None else source.reshape(-1),
+                    nothing if target is None else target.reshape(-1),
+                    typed(scratch, dtype) if scratch_bytes else nothing,
+                ),
+                call.sequence, call.fingerprint(), scratch,
+            )  # fmt: skip
+        finally:
+            progress.end_alone()
+        if stopped is not None:
+            return stopped
+        if scratch_bytes:
+            self._scratch.give(scratch)
+        if bound.has_tokens:
+            _count_tokens(plan.program, bound.links)
+        return True
+
+    def _shared_links(self, plan: Plan) -> list[SharedLink | None] | None:
+        """The links of the program's lanes; None unless all are there and go through shared memory."""
+        links: list[SharedLink | None] = []
+        for lane in plan.program.lanes:
+            link = None if lane.peer == LOCAL else self._links.get((lane.peer, lane.channel))
+            if (link is None and lane.peer != LOCAL) or isinstance(link, Link):
+                return None
+            links.append(link)
+        return links
+
     def _task(
         self, call: CallDescriptor, plan: Plan, arrays: tuple[Array | None, Array | None], dtype: np.dtype[Any],
         reduction: Reduction | None, timeout_s: float, asynchronous: bool, finish: Callable[[], None] | None,
+        stopped: Stopped | None,
     ) -> Task:  # fmt: skip
-        """What ``Progress`` is to move, with its connections made."""
+        """What ``Progress`` is to move, with its connections made; ``stopped``: what of it is done already."""
         program = plan.program
         deadline = time.monotonic() + timeout_s
         links = self._links_for(call, program.lanes, timeout_s, deadline)
-        scratch = self._scratch.take(program.scratch_bytes)
+        scratch = self._scratch.take(program.scratch_bytes) if stopped is None else stopped.scratch
 
         def staging(lane: Lane) -> Bytes:
             link = links[lane.number]
@@ -122,14 +186,14 @@ class Caller:
 
         def on_finish() -> None:
             self._scratch.give(scratch)
-            for lane, link in zip(program.lanes, links, strict=True):
-                if lane.token_bytes and link is not None:
-                    link.count.tokens_are_overhead(lane.token_bytes, lane.incoming)
+            _count_tokens(program, links)
             if finish is not None:
                 finish()
 
         source, target = (NOTHING if array is None else flat_bytes(array) for array in arrays)
         machine = Machine(program, (source, target, scratch), dtype, reduction, staging)
+        if stopped is not None:
+            machine.resume(stopped.marks, stopped.posted)
         return Task(call, machine, links, self.world_ranks, timeout_s, deadline, asynchronous, on_finish)
 
     def release(self, error: BaseException) -> None:
@@ -137,6 +201,7 @@ class Caller:
         self.error = self.error or error
         links = list(self._links.values())
         self._links.clear()
+        self._bound.clear()
         self.process.progress.fail(self.identity, self.error, links)
 
     def close(self) -> None:
@@ -211,6 +276,17 @@ class _ScratchPool:
             if len(self._free) > 8:
                 self._free.clear()
             self._free.setdefault(len(scratch), []).append(scratch)
+
+
+def _count_tokens(program: Program, links: Sequence[AnyLink | None]) -> None:
+    for lane, link in zip(program.lanes, links, strict=True):
+        if lane.token_bytes and link is not None:
+            link.count.tokens_are_overhead(lane.token_bytes, lane.incoming)
+
+
+@lru_cache(maxsize=64)
+def _nothing(dtype: np.dtype[Any]) -> Array:
+    return np.zeros(0, dtype=dtype)
 
 
 def _dtype_name(dtype: np.dtype[Any]) -> str:

@@ -221,14 +221,17 @@ class Machine:
             self._advance(cursor, operation, step)
         return taken
 
-    def resume(self, marks: list[int]) -> None:
-        """Go on from where another executor has stopped: ``marks[operation]`` bytes are done."""
+    def resume(self, marks: list[int], posted: list[int]) -> None:
+        """Go on from where a line has stopped: of each operation ``marks`` bytes are done and ``posted`` posted."""
         self._marks = marks
         self._left = sum(
             mark < operation.num_bytes for mark, operation in zip(marks, self.program.operations, strict=True)
         )
         for cursor in self._cursors:
             self._skip_done(cursor)
+            operations = cursor.operations
+            while cursor.posting < len(operations) and posted[operations[cursor.posting].number]:
+                cursor.posting += 1
 
     def move(self, number: int, at_most_bytes: int) -> bool:
         """Local moves, at most about ``at_most_bytes`` of them; whether any was made."""

@@ -12,6 +12,7 @@ import msgspec
 
 from atoll.errors import SpecError
 from atoll.runtime.choice import Chooser
+from atoll.runtime.linear import Line, straighten
 from atoll.runtime.program import Program, compile_program, transfer_program
 from atoll.runtime.stability import Order, check_order
 from atoll.schedule.out_of_place import out_of_place
@@ -24,17 +25,22 @@ MAX_GIVEN = 64  # schedules of the caller's own
 
 
 class Plan(msgspec.Struct, frozen=True, eq=False):
-    """A program, the name under which ranks compare what they run, and whether input and output share memory."""
+    """A program, the name under which ranks compare what they run, and whether input and output share memory.
+
+    ``line`` is the program as a straight line, where it has one.
+    """
 
     algorithm: str
     program: Program
     in_place: bool
+    line: Line | None = None
 
 
 @lru_cache(maxsize=256)
 def transfer_plan(rank: int, length: int, itemsize: int) -> Plan:
     """The plan of a point-to-point transfer from rank 0 of a pair to rank 1."""
-    return Plan("send", transfer_program(rank, length, itemsize), in_place=False)
+    program = transfer_program(rank, length, itemsize)
+    return Plan("send", program, in_place=False, line=straighten(program))
 
 
 class Plans:
@@ -68,7 +74,7 @@ class Plans:
             proven = self._schedule(collective, name, algorithm, root, in_place)
             check_order(proven, order)
             program = compile_program(proven, self._rank, length, itemsize)
-            plan = Plan(name, program, in_place and proven.header.in_place)
+            plan = Plan(name, program, in_place and proven.header.in_place, straighten(program))
             self._plans[key] = plan
         return plan
 

@@ -94,6 +94,29 @@ class Progress:
             task.error = self._control.confirm()
         return task.finished
 
+    def begin_alone(self) -> bool:
+        """Take the wheel for one call that needs no loop, where nothing is in flight and nobody wants it.
+
+        Whether it was taken; then ``end_alone`` gives it back.
+        """
+        if self._driver or self._tasks or self._inbox or self._waiters or not self._turn.acquire(blocking=False):
+            return False
+        try:
+            if self._driver or self._closed:
+                return False
+            self._driver = threading.get_ident()
+            self._amid = True
+            return True
+        finally:
+            self._turn.release()
+
+    def end_alone(self) -> None:
+        self._amid = False
+        with self._turn:
+            self._driver = 0
+            if self._waiters or self._background is not None:
+                self._turn.notify_all()
+
     def snapshot(self, communicator_id: int, sequence: int) -> tuple[list[int], str]:
         """For a story, from any thread: the world ranks that a call waits for, and how far it is."""
         for task in list(self._tasks):
@@ -465,10 +488,10 @@ class Progress:
         # Sends first: the others wait for them; local moves can be made while bytes travel.
         for lane in task.machine.program.lanes:
             link = task.links[lane.number]
-            if link is not None:
+            if link is not None and not task.machine.lane_done(lane.number):
                 link.add(task, lane.number, lane.incoming)
                 self._queue(link)
-        if task.local_lane >= 0:
+        if task.local_lane >= 0 and not task.machine.lane_done(task.local_lane):
             self._queue_moves(task)
 
     def _finish(self, task: Task, error: BaseException | None) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections import OrderedDict, deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -25,15 +25,19 @@ from atoll.runtime.link import HEADER, ByteCount, Pumped
 from atoll.runtime.program import Operation
 from atoll.runtime.remote_memory import RemoteMemory
 from atoll.runtime.shared_memory import SharedHeap, attach
-from atoll.runtime.shared_ring import LENT, PAGE, RECORD, REMOTE, RING_BYTES, STAGED, Inlet, Outlet
+from atoll.runtime.shared_ring import LENT, PAGE, RECORD, REMOTE, RING_BYTES, STAGED, STAGING_BYTES, Inlet, Outlet
 
 if TYPE_CHECKING:
     from atoll.runtime.task import Task
 
+Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
 STAGED_AT_MOST: Final = 16 << 10  # payloads up to this size are staged even where they could be lent
 PIECE_BYTES: Final = 256 << 10  # of a large payload that is staged, so that both sides copy at once
 LENT_PIECE_BYTES: Final = 1 << 20
+REDUCED_PIECE_BYTES: Final = 256 << 10  # of the peer's memory that is copied to be reduced: it stays in the cache
+NO_ROOM: Final = -1
+NEVER: Final = -2
 MAX_MAPPED: Final = 64  # segments of the peer's that are kept mapped
 _OPENER_SLEEPS, _ACCEPTOR_SLEEPS = 0, 8  # words in the segment's first page
 _REVOKED: Final = 16  # words further: what that side has lent is no longer what it was
@@ -115,6 +119,10 @@ class SharedLink:
     def ring_if_asleep(self) -> None:
         """Wake the peer if it sleeps; after a record was posted or taken."""
         self.fence()
+        self.wake_peer()
+
+    def wake_peer(self) -> None:
+        """As ``ring_if_asleep``, after a fence."""
         if self._flags[self._theirs]:
             self._flags[self._theirs] = 0
             try:
@@ -199,16 +207,18 @@ class SharedLink:
         """Bytes lent, 0 where that is not possible."""
         address = array.__array_interface__["data"][0] + offset
         num_bytes = min(num_bytes, LENT_PIECE_BYTES)
+        return num_bytes if self._post_lent(stream.sequence, stream.fingerprint, address, num_bytes) else 0
+
+    def _post_lent(self, sequence: int, fingerprint: int, address: int, num_bytes: int) -> bool:
+        """Whether the peer can read there."""
         place = self._heap.find(address)
         if place is not None:
-            self.outlet.post(
-                stream.sequence, stream.fingerprint, num_bytes, LENT, place.fd, place.offset, place.serial
-            )  # fmt: skip
+            self.outlet.post(sequence, fingerprint, num_bytes, LENT, place.fd, place.offset, place.serial)
         elif self.shared.peer_reads_us:
-            self.outlet.post(stream.sequence, stream.fingerprint, num_bytes, REMOTE, address)
+            self.outlet.post(sequence, fingerprint, num_bytes, REMOTE, address)
         else:
-            return 0
-        return num_bytes
+            return False
+        return True
 
     def _stage(self, stream: _Stream, array: Bytes, offset: int, num_bytes: int) -> int:
         num_bytes = min(num_bytes, PIECE_BYTES)
@@ -243,10 +253,7 @@ class SharedLink:
         if got == 0:
             return Pumped.BROKEN if self.broken else Pumped.IDLE
         self.count.payload_received += got
-        inlet.read += got
-        if inlet.read == record[2]:
-            self.count.overhead_received += RECORD.size
-            inlet.take()
+        if self._has_read(got, record[2]):
             self.ring_if_asleep()
         if stream.task.machine.lane_done(stream.lane):
             self.incoming.popleft()
@@ -283,6 +290,128 @@ class SharedLink:
                 self._mapped.popitem(last=False)
         return mapped
 
+    # -- one call at a time, without a machine; who calls wakes the peer (``lean``) ----------------------------------
+
+    def post(self, sequence: int, fingerprint: int, source: Array, operation: Operation) -> int:
+        """Post all of an operation: 0 if it was staged, a number for ``given_back`` if it was lent, ``NO_ROOM`` or
+        ``NEVER``."""
+        outlet = self.outlet
+        num_bytes = operation.num_bytes
+        record = 0
+        if operation.lend and num_bytes > STAGED_AT_MOST and not outlet.full():
+            address = source.__array_interface__["data"][0]
+            if self._post_lent(sequence, fingerprint, address, num_bytes):
+                record = outlet.head
+                self._lent.append((record - 1, operation, num_bytes))
+        if not record:
+            if num_bytes > STAGING_BYTES:
+                return NEVER
+            place = outlet.reserve(num_bytes)
+            if place < 0:
+                return NO_ROOM
+            itemsize = source.itemsize
+            outlet.typed(source.dtype)[place // itemsize : (place + num_bytes) // itemsize] = source
+            outlet.post(sequence, fingerprint, num_bytes, STAGED, place)
+        self.count.payload_sent += num_bytes
+        self.count.overhead_sent += RECORD.size
+        return record
+
+    def given_back(self, record: int) -> bool:
+        """Whether what was lent has been read."""
+        taken = self.outlet.taken()
+        while self._lent and self._lent[0][0] < taken:
+            self._lent.popleft()
+        return taken >= record
+
+    def receive(
+        self, sequence: int, fingerprint: int, target: Array, operand: Array | None, done: int, operation: Operation,
+        ufunc: np.ufunc | None,
+    ) -> int:  # fmt: skip
+        """Move or reduce bytes ``done`` and on of an operation, as many as the next record has: how many. 0: none are
+        there yet; ``NEVER``: what is there is not for this call, or cannot be read."""
+        inlet = self.inlet
+        record = inlet.peek()
+        if record is None:
+            return 0
+        their_sequence, their_fingerprint, num_bytes, kind, where, offset, serial = record
+        read = inlet.read
+        step = min(num_bytes - read, operation.num_bytes - done)
+        itemsize = target.itemsize
+        if their_sequence != sequence or their_fingerprint != fingerprint or step % itemsize or read % itemsize:
+            return NEVER
+        if step != operation.num_bytes:
+            part = slice(done // itemsize, (done + step) // itemsize)
+            target, operand = target[part], None if operand is None else operand[part]
+        if kind == STAGED:
+            source = inlet.typed(target.dtype)[(where + read) // itemsize : (where + read + step) // itemsize]
+            _combine(source, target, operand, operation, ufunc)
+        else:
+            try:
+                if kind == LENT:
+                    lent = self.peer_segment(where, serial, offset + num_bytes)
+                    source = lent[offset + read : offset + read + step].view(target.dtype)
+                    _combine(source, target, operand, operation, ufunc)
+                else:
+                    self._copy_remote(where + read, target, operand, operation, ufunc)
+            except OSError:
+                return NEVER
+            if self._flags[self._theirs + _REVOKED]:
+                return NEVER
+        self.count.payload_received += step
+        self._has_read(step, num_bytes)
+        return step
+
+    def _copy_remote(
+        self, address: int, target: Array, operand: Array | None, operation: Operation, ufunc: np.ufunc | None
+    ) -> None:
+        """All of ``target`` from the peer's memory at ``address``, piece by piece where it is reduced."""
+        if operand is None:
+            into = target.__array_interface__["data"][0]
+            if self._remote.read(into, address, target.nbytes) != target.nbytes:
+                raise OSError("a part of the memory is missing")
+            return
+        pieces = self.staging()[:REDUCED_PIECE_BYTES].view(target.dtype)
+        into = pieces.__array_interface__["data"][0]
+        for start in range(0, len(target), len(pieces)):
+            part = slice(start, min(start + len(pieces), len(target)))
+            size = part.stop - part.start
+            if self._remote.read(into, address + start * target.itemsize, size * target.itemsize) != (
+                size * target.itemsize
+            ):
+                raise OSError("a part of the memory is missing")
+            _combine(pieces[:size], target[part], operand[part], operation, ufunc)
+
+    def post_token(self, sequence: int, fingerprint: int) -> bool:
+        """Whether there was room."""
+        place = self.outlet.reserve(1)
+        if place < 0:
+            return False
+        self.outlet.post(sequence, fingerprint, 1, STAGED, place)
+        self.count.payload_sent += 1  # until the call has ended, as the machine counts it
+        self.count.overhead_sent += RECORD.size
+        return True
+
+    def receive_token(self, sequence: int, fingerprint: int) -> int:
+        """As ``receive``."""
+        record = self.inlet.peek()
+        if record is None:
+            return 0
+        if record[0] != sequence or record[1] != fingerprint:
+            return NEVER
+        self.count.payload_received += 1
+        self._has_read(1, record[2])
+        return 1
+
+    def _has_read(self, step: int, num_bytes: int) -> bool:
+        """Whether that was the rest of the record."""
+        inlet = self.inlet
+        inlet.read += step
+        if inlet.read < num_bytes:
+            return False
+        self.count.overhead_received += RECORD.size
+        inlet.take()
+        return True
+
     def nudge(self, task: Task) -> None:
         """Reduce what was copied for ``task``, as far as it may go now."""
         if self.incoming and self.incoming[0].task is task:
@@ -309,3 +438,14 @@ class SharedLink:
         self.outlet.release()
         self.inlet.release()
         self.shared.close()
+
+
+def _combine(source: Array, target: Array, operand: Array | None, operation: Operation, ufunc: np.ufunc | None) -> None:
+    if operand is None:
+        target[...] = source
+    else:
+        assert ufunc is not None
+        if operation.received_first:
+            ufunc(source, operand, target)
+        else:
+            ufunc(operand, source, target)

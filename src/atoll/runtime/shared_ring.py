@@ -32,7 +32,7 @@ SLOTS: Final = 64
 SLOT_BYTES: Final = 64
 STAGING_BYTES: Final = 1 << 20
 PAGE: Final = 4096
-_HEAD, _TAIL = 0, 8  # in words of 8 bytes: each on a cache line of its own
+HEAD, TAIL = 0, 8  # in words of 8 bytes: each on a cache line of its own
 _RECORDS_AT: Final = PAGE
 _STAGING_AT: Final = PAGE + SLOTS * SLOT_BYTES + PAGE // 2
 RING_BYTES: Final = PAGE + SLOTS * SLOT_BYTES + PAGE + STAGING_BYTES
@@ -69,21 +69,21 @@ class Outlet(_Ring):
 
     def __init__(self, memory: memoryview, start: int) -> None:
         super().__init__(memory, start)
-        self.head = self.words[_HEAD]
+        self.head = self.words[HEAD]
         self._free_at = 0  # where the staging area is free from, unless it wraps
         self._staged: list[tuple[int, int]] = []  # (record, first byte) of what may not have been taken yet
 
     def taken(self) -> int:
         """How many records the receiver has taken."""
-        tail: int = self.words[_TAIL]
+        tail: int = self.words[TAIL]
         return tail
 
     def full(self) -> bool:
-        return self.head - self.words[_TAIL] >= SLOTS
+        return self.head - self.words[TAIL] >= SLOTS
 
     def reserve(self, num_bytes: int) -> int:
         """Where ``num_bytes`` may be staged for the next record, or -1: not before more is taken."""
-        tail = self.words[_TAIL]
+        tail = self.words[TAIL]
         if self.head - tail >= SLOTS:
             return -1
         staged = self._staged
@@ -110,6 +110,11 @@ class Outlet(_Ring):
         self._free_at = start + (num_bytes + STAGING_STEP - 1) // STAGING_STEP * STAGING_STEP
         return start
 
+    def staged_again(self, head: int, num_bytes: int) -> None:
+        """Record ``head`` is staged at 0, all others being taken: what ``reserve`` would have noted."""
+        self._staged = [(head, 0)]
+        self._free_at = (num_bytes + STAGING_STEP - 1) // STAGING_STEP * STAGING_STEP
+
     def post(
         self, sequence: int, fingerprint: int, num_bytes: int, kind: int, where: int, offset: int = 0, serial: int = 0
     ) -> None:
@@ -119,7 +124,7 @@ class Outlet(_Ring):
             self.records, head % SLOTS * SLOT_BYTES, sequence, fingerprint, num_bytes, kind, where, offset, serial
         )
         self.head = head + 1
-        self.words[_HEAD] = head + 1
+        self.words[HEAD] = head + 1
 
 
 class Inlet(_Ring):
@@ -127,14 +132,14 @@ class Inlet(_Ring):
 
     def __init__(self, memory: memoryview, start: int) -> None:
         super().__init__(memory, start)
-        self.tail = self.words[_TAIL]
+        self.tail = self.words[TAIL]
         self.read = 0
         self._next: tuple[int, ...] | None = None
 
     def peek(self) -> tuple[int, ...] | None:
         """The fields of the oldest record that is not taken, or None."""
         record = self._next
-        if record is None and self.words[_HEAD] != self.tail:
+        if record is None and self.words[HEAD] != self.tail:
             record = self._next = RECORD.unpack_from(self.records, self.tail % SLOTS * SLOT_BYTES)
         return record
 
@@ -143,4 +148,4 @@ class Inlet(_Ring):
         self._next = None
         self.read = 0
         self.tail += 1
-        self.words[_TAIL] = self.tail
+        self.words[TAIL] = self.tail

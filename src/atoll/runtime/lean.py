@@ -1,0 +1,255 @@
+"""Running a line where all ranks are on one host: a call's work done at once, by the thread that calls.
+
+Used when nothing else is in flight. Each instruction looks whether it can be done, for a moment; when it has waited
+longer than a call between ranks that are all there ever takes, ``run`` stops where it is, and the machine goes on from
+there (``Stopped``): it sleeps properly, sees deadlines and dead peers, and finds out who called what. So nothing that
+can go wrong is dealt with twice.
+
+What is small and staged is written out in ``run`` itself, without a call: a collective of a few bytes is a few
+microseconds, and a call of a Python function a good part of one. All else goes through ``SharedLink``. Peers that
+sleep are woken before this rank waits, and at the end: one fence covers all that was posted or taken until then.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from atoll.runtime.linear import (
+    MOVE,
+    MOVE_REDUCE,
+    RECEIVE,
+    REDUCE,
+    SEND,
+    TOKEN_RECEIVE,
+    TOKEN_SEND,
+    WAIT,
+    Instruction,
+    Line,
+)  # fmt: skip
+from atoll.runtime.program import Program
+from atoll.runtime.shared_link import NEVER, STAGED_AT_MOST, SharedLink
+from atoll.runtime.shared_ring import HEAD, RECORD, SLOT_BYTES, SLOTS, STAGED, TAIL
+
+Array = npt.NDArray[Any]
+Memory = tuple[Array, Array, Array]
+LOOKS: Final = 40  # before the processor is yielded for the first time
+YIELDS: Final = 200
+
+
+class Stopped(msgspec.Struct, frozen=True):
+    """Where a line was left: bytes done and bytes posted of each operation, and the scratch memory it used."""
+
+    marks: list[int]
+    posted: list[int]
+    scratch: npt.NDArray[np.uint8]
+
+
+class _Step:
+    """An instruction with what it needs at hand: ``area`` is the staging area, ``view`` the first of it."""
+
+    __slots__ = (
+        "area", "count", "elements", "inlet", "instruction", "itemsize", "kind", "link", "num_bytes", "operand",
+        "outlet", "received_first", "source", "staged", "target", "view",
+    )  # fmt: skip
+
+    def __init__(self, instruction: Instruction, link: SharedLink | None, dtype: np.dtype[Any]) -> None:
+        operation = instruction.operation
+        self.kind = instruction.kind
+        self.instruction = instruction
+        self.source = instruction.source
+        self.target = instruction.target
+        self.operand = instruction.operand
+        self.received_first = operation.received_first
+        self.num_bytes = operation.num_bytes
+        self.itemsize = dtype.itemsize
+        self.elements = operation.num_bytes // dtype.itemsize
+        self.link = link
+        if link is not None:
+            self.outlet, self.inlet, self.count = link.outlet, link.inlet, link.count
+            ring = self.inlet if self.kind in (RECEIVE, REDUCE) else self.outlet
+            self.staged = self.num_bytes <= STAGED_AT_MOST
+            self.area = ring.typed(dtype)
+            self.view = self.area[: self.elements if self.staged else 0]
+
+
+class BoundLine:
+    """A line bound to its links, for one dtype and operation; run any number of times."""
+
+    def __init__(
+        self, line: Line, program: Program, links: Sequence[SharedLink | None], dtype: np.dtype[Any],
+        ufunc: np.ufunc | None,
+    ) -> None:  # fmt: skip
+        self.links = links
+        self.program = program
+        self.has_tokens = program.payload_operations != len(program.operations)
+        self._ufunc: Any = ufunc
+        self._instructions = line.instructions
+        self._distinct = [link for at, link in enumerate(links) if link is not None and link not in links[:at]]
+        self._steps = [_Step(instruction, links[instruction.lane], dtype) for instruction in line.instructions]
+        self._lent: dict[int, tuple[SharedLink, int]] = {}  # of the call that runs: operation -> record
+
+    def run(
+        self, memory: Memory, sequence: int, fingerprint: int, scratch: npt.NDArray[np.uint8]
+    ) -> Stopped | None:  # fmt: skip
+        """Do it all, or as much as can be done; ``None`` when all is done. ``memory`` is input, output and scratch as
+        elements."""
+        ufunc = self._ufunc
+        silent = False  # whether a peer may sleep that has not been told what was posted or taken
+        if self._lent:
+            self._lent.clear()
+        for place, step in enumerate(self._steps):
+            kind = step.kind
+            if kind == SEND:
+                outlet = step.outlet
+                head = outlet.head
+                words = outlet.words
+                if step.staged and words[TAIL] == head:
+                    buffer, where = step.source  # type: ignore[misc]
+                    step.view[...] = memory[buffer][where]
+                    outlet.staged_again(head, step.num_bytes)
+                    at = head % SLOTS * SLOT_BYTES
+                    RECORD.pack_into(outlet.records, at, sequence, fingerprint, step.num_bytes, STAGED, 0, 0, 0)
+                    outlet.head = words[HEAD] = head + 1
+                    count = step.count
+                    count.payload_sent += step.num_bytes
+                    count.overhead_sent += RECORD.size
+                    silent = True
+                    continue
+            elif kind <= REDUCE and step.staged:
+                inlet = step.inlet
+                tail = inlet.tail
+                words = inlet.words
+                if silent and words[HEAD] == tail:
+                    self._tell()
+                    silent = False
+                looks = LOOKS
+                while words[HEAD] == tail and looks:
+                    looks -= 1
+                if looks:
+                    record = RECORD.unpack_from(inlet.records, tail % SLOTS * SLOT_BYTES)
+                    if record[:4] == (sequence, fingerprint, step.num_bytes, STAGED) and not inlet.read:
+                        at = record[4] // step.itemsize
+                        source = step.area[at : at + step.elements] if at else step.view
+                        buffer, where = step.target  # type: ignore[misc]
+                        target = memory[buffer][where]
+                        if kind == RECEIVE:
+                            target[...] = source
+                        else:
+                            buffer, where = step.operand  # type: ignore[misc]
+                            if step.received_first:
+                                ufunc(source, memory[buffer][where], target)
+                            else:
+                                ufunc(memory[buffer][where], source, target)
+                        inlet.take()
+                        count = step.count
+                        count.payload_received += step.num_bytes
+                        count.overhead_received += RECORD.size
+                        silent = True
+                        continue
+            if silent:
+                self._tell()
+                silent = False
+            done = self._patiently(step, memory, sequence, fingerprint)
+            if done >= 0:
+                return self._stopped(place, done, scratch)
+            silent = kind != WAIT
+        if silent:
+            self._tell()
+        return None
+
+    def _patiently(self, step: _Step, memory: Memory, sequence: int, fingerprint: int) -> int:
+        """Do one step, waiting a little; -1 when it is done, else how many of its bytes are."""
+        instruction, link = step.instruction, step.link
+        operation = instruction.operation
+        done = waits = 0
+        while True:
+            if step.kind == SEND:
+                buffer, where = instruction.source  # type: ignore[misc]
+                record = link.post(sequence, fingerprint, memory[buffer][where], operation)  # type: ignore[union-attr]
+                if record >= 0:
+                    if record:
+                        self._lent[operation.number] = (link, record)  # type: ignore[assignment]
+                    return -1
+                got = NEVER if record == NEVER else 0
+            elif step.kind in (RECEIVE, REDUCE):
+                buffer, where = instruction.target  # type: ignore[misc]
+                target = memory[buffer][where]
+                operand = None
+                if instruction.operand is not None:
+                    buffer, where = instruction.operand
+                    operand = memory[buffer][where]
+                got = link.receive(  # type: ignore[union-attr]
+                    sequence, fingerprint, target, operand, done, operation, self._ufunc
+                )
+                if got > 0:
+                    done += got
+                    if done == operation.num_bytes:
+                        return -1
+                    waits = 0
+                    continue
+            elif step.kind == WAIT:
+                lender, record = self._lent.get(operation.number, (None, 0))
+                if lender is None or lender.given_back(record):
+                    return -1
+                got = 0
+            elif step.kind == TOKEN_SEND:
+                if link.post_token(sequence, fingerprint):  # type: ignore[union-attr]
+                    return -1
+                got = 0
+            elif step.kind == TOKEN_RECEIVE:
+                got = link.receive_token(sequence, fingerprint)  # type: ignore[union-attr]
+                if got > 0:
+                    return -1
+            else:
+                assert step.kind in (MOVE, MOVE_REDUCE)
+                self._move(instruction, memory)
+                return -1
+            waits += 1
+            if got == NEVER or waits > LOOKS + YIELDS:
+                return done
+            if waits > LOOKS:
+                os.sched_yield()
+
+    def _move(self, instruction: Instruction, memory: Memory) -> None:
+        assert instruction.source is not None
+        assert instruction.target is not None
+        (source, read), (target, written) = instruction.source, instruction.target
+        if instruction.operand is None:
+            memory[target][written] = memory[source][read]
+            return
+        operand, other = instruction.operand
+        pair = (memory[source][read], memory[operand][other])
+        self._ufunc(*(pair if instruction.operation.received_first else pair[::-1]), out=memory[target][written])
+
+    def _tell(self) -> None:
+        """Wake peers that sleep."""
+        links = self._distinct
+        if links:
+            links[0].fence()
+            for link in links:
+                link.wake_peer()
+
+    def _stopped(self, place: int, done: int, scratch: npt.NDArray[np.uint8]) -> Stopped:
+        """What the machine has to know: instruction ``place`` has moved ``done`` bytes and could not be finished."""
+        marks = [0] * len(self.program.operations)
+        posted = [0] * len(self.program.operations)
+        for instruction in self._instructions[:place]:
+            number, num_bytes = instruction.operation.number, instruction.operation.num_bytes
+            if instruction.kind in (SEND, TOKEN_SEND):
+                posted[number] = num_bytes
+            if instruction.kind != WAIT and number not in self._lent:
+                marks[number] = num_bytes
+        for number, (link, record) in self._lent.items():
+            if link.given_back(record):
+                marks[number] = self.program.operations[number].num_bytes
+        stuck = self._instructions[place]
+        if stuck.kind in (RECEIVE, REDUCE):
+            marks[stuck.operation.number] = done
+        self._tell()
+        return Stopped(marks, posted, scratch)
