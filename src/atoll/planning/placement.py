@@ -3,6 +3,8 @@
 Vocabulary. A *placement* is a parallelism, a cluster and the GPU number of every rank. It is made by a *mapping*:
 
 ``packed``       rank r on the r-th GPU: nodes are filled one after the other
+``aligned``      packed, but no group of the fastest axis is cut by the end of an island; GPUs that are left over there
+                 stay free
 ``round-robin``  ranks dealt out over the nodes like cards, as ``srun --distribution=cyclic`` does
 ``straddling``   packed, but from the middle of a node on: groups that fill a node lie half on the next one
 ``spread``       packed, but on nodes as far from each other as the cluster allows
@@ -29,8 +31,8 @@ from atoll.topology.cluster import Cluster, Integers
 from atoll.topology.names import device_name, link_ends
 from atoll.topology.routes import DEFAULT_TRANSPORT, Routes, Transport, find_routes
 
-Mapping = Literal["packed", "round-robin", "straddling", "spread"]
-MAPPINGS: Final = ("packed", "round-robin", "straddling", "spread")
+Mapping = Literal["packed", "aligned", "round-robin", "straddling", "spread"]
+MAPPINGS: Final = ("packed", "aligned", "round-robin", "straddling", "spread")
 TIERS: Final = ("island", "leaf", "spine", "core")
 _MOST_PAIRS: Final = 1 << 18
 """All pairs of all groups of experts are routed up to this many; beyond, ranks at distances 1, 2, 4, ... of a group."""
@@ -115,7 +117,11 @@ def place(
     if isinstance(mapping, str):
         if mapping not in MAPPINGS:
             raise SpecError(f"unknown mapping {mapping!r}: {nearest(mapping, MAPPINGS)}")
-        return Placement(cluster, parallelism, _mapped(cluster, world, mapping), mapping, transport)
+        if mapping == "aligned":
+            gpus = _aligned(cluster, parallelism)
+        else:
+            gpus = _mapped(cluster, world, mapping)
+        return Placement(cluster, parallelism, gpus, mapping, transport)
     gpus = np.asarray(mapping, dtype=np.int64)
     if len(gpus) != world:
         raise SpecError(f"expected a GPU for each of {world} ranks, got {len(gpus)}")
@@ -124,6 +130,24 @@ def place(
         values, counts = np.unique(gpus, return_counts=True)
         raise SpecError(f"GPU {int(values[counts > 1][0])} is given to several ranks; expected every GPU once")
     return Placement(cluster, parallelism, gpus, "as listed", transport)
+
+
+def _aligned(cluster: Cluster, parallelism: Parallelism) -> Integers:
+    """Whole groups of the fastest axis on every island, as many as fit."""
+    world = parallelism.world_size
+    fastest = next((axis for axis in parallelism.axes if axis in parallelism.kinds and axis != "ep"), "tp")
+    block = parallelism.degree(fastest)
+    every = np.arange(cluster.num_gpus, dtype=np.int64)
+    islands = cluster.island_of_gpu(every)
+    size = np.bincount(islands)
+    position = every - (np.cumsum(size) - size)[islands]
+    kept = every[position < size[islands] // block * block]
+    if len(kept) < world:
+        raise SpecError(
+            f"aligned: islands of {int(size.max())} GPUs hold {len(kept) // block} groups of {block} ({fastest}) "
+            f"without cutting one, {world // block} are wanted; take more nodes or a degree that divides the island"
+        )
+    return kept[:world]
 
 
 def _mapped(cluster: Cluster, world: int, mapping: str) -> Integers:
