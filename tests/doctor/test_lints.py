@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import pytest
 
+from atoll.doctor.catalogue import RULES
+from atoll.doctor.evidence import Evidence
 from atoll.doctor.lint_env import LINTS, lint_environment
 from atoll.doctor.lint_timeouts import ladder, problems
-from atoll.doctor.lint_topology import lint_matrix, lint_xml
 from atoll.doctor.variables import VARIABLES, version_tuple
+from atoll.errors import SpecError
 from atoll.readers.environment import EnvironmentVariable, read_environment
 from atoll.readers.source import Source
 from atoll.readers.topology_matrix import read_topology_matrices
 from atoll.readers.topology_xml import read_topology_xml
+from atoll.topology.lint import lint_node
+from atoll.topology.seen_matrix import seen_in_matrix
+from atoll.topology.seen_xml import seen_in_xml
 from doctor.corpus import near, topo, topology_xml
 
 
@@ -105,15 +110,15 @@ def test_the_table_of_variables_is_sound() -> None:
 
 
 def test_topology_file_whose_ends_disagree() -> None:
-    (problem,) = lint_xml(read_topology_xml(topology_xml((1, 12)), "bad.xml"))
+    (problem,) = lint_node(seen_in_xml(read_topology_xml(topology_xml((1, 12)), "bad.xml")))
     assert problem.id == "T01"
     assert problem.things == ("0000:17:00.0", "0000:65:00.0")
-    assert lint_xml(read_topology_xml(topology_xml((12, 12)), "good.xml")) == ()
+    assert lint_node(seen_in_xml(read_topology_xml(topology_xml((12, 12)), "good.xml"))) == ()
 
 
 def test_topology_file_with_one_device_twice() -> None:
     text = topology_xml().replace('dev="1" sm="80" rank="1"', 'dev="0" sm="80" rank="1"')
-    assert [problem.id for problem in lint_xml(read_topology_xml(text, "bad.xml"))] == ["T04"]
+    assert [problem.id for problem in lint_node(seen_in_xml(read_topology_xml(text, "bad.xml")))] == ["T04"]
 
 
 @pytest.mark.parametrize(
@@ -130,7 +135,7 @@ def test_topology_file_with_one_device_twice() -> None:
 )
 def test_matrix(links: str, name: str, change: dict[tuple[int, int], str], expected: set[str]) -> None:
     (matrix,) = read_topology_matrices(topo(8, links, near, change), "topo.txt")
-    assert {problem.id for problem in lint_matrix(matrix, name)} == expected
+    assert {problem.id for problem in lint_node(seen_in_matrix(matrix), name)} == expected
 
 
 def names(given: dict[str, float], environment: dict[str, str] | None = None) -> list[tuple[str, str]]:
@@ -160,3 +165,23 @@ def test_the_packet_timeout_is_computed() -> None:
     rungs = ladder({"NCCL_IB_TIMEOUT": "22", "NCCL_IB_RETRY_CNT": "7"}, {})
     assert rungs[0].timeout_s == pytest.approx(4.096e-6 * 2**22 * 8)
     assert names({"process_group": 120.0}, {"NCCL_IB_TIMEOUT": "22"}) == [("nccl", "process_group")]
+
+
+def test_a_matrix_of_peer_access_has_no_topology_and_no_fault() -> None:
+    # `nvidia-smi topo -p2p` says which GPUs may read each other's memory; GPU0 and GPU3 differ, but not in NVLinks.
+    text = topo(4, "OK", change={(0, 3): "CNS"})
+    evidence = Evidence()
+    evidence.matrices.extend(read_topology_matrices(text, "p2p.txt"))
+    assert evidence.matrices
+    with pytest.raises(SpecError, match="topo -p2p"):
+        seen_in_matrix(evidence.matrices[0])
+    assert [hit for rule in RULES if rule.id in ("G09", "G13") for hit in rule.check(evidence)] == []
+
+
+def test_the_doctor_and_the_topology_command_find_the_same() -> None:
+    (matrix,) = read_topology_matrices(topo(8, "NV18", near, {(1, 4): "NV12"}), "topo.txt")
+    (problem,) = lint_node(seen_in_matrix(matrix), "NVIDIA H100 80GB HBM3")
+    evidence = Evidence()
+    evidence.matrices.append(matrix)
+    hits = [hit for rule in RULES if rule.id == "G09" for hit in rule.check(evidence)]
+    assert [(hit.what, hit.sources) for hit in hits] == [(problem.what, problem.sources)]

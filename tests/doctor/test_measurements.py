@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atoll.doctor.bandwidth import collapse, gap, inspected_gap, machine_of, plateau
-from atoll.doctor.expectations import Machine, expected, gpu_family, has_island
+from atoll.doctor.expectations import Machine, expected, gpu_family
 from atoll.doctor.steps import (
     exposed_by_recorder,
     exposed_by_steps,
@@ -25,6 +25,7 @@ from atoll.readers.lspci import read_access_control
 from atoll.readers.nccl_tests import NcclTestRun, read_nccl_tests
 from atoll.readers.source import Source
 from atoll.readers.step_times import StepTime, is_step_times, read_step_times
+from atoll.topology.gpu_models import on_a_board
 from doctor.corpus import SIZES, bench_output
 
 H100 = "NVIDIA H100 80GB HBM3"
@@ -84,7 +85,7 @@ def test_a_whole_board_is_judged_and_part_of_one_is_not() -> None:
 )
 def test_gpu_names(name: str, family: str, island: bool) -> None:
     assert gpu_family(name) == family
-    assert has_island(name) is island
+    assert on_a_board(name) is island
 
 
 def test_expectation_of_all_to_all_counts_the_remote_share() -> None:

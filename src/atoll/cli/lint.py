@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from atoll.cli.topology import check_command
+
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def command() -> None:
@@ -46,36 +48,7 @@ def env_command(files: tuple[str, ...], nccl_version: str, torch_version: str, a
     return _print(rows, as_json, f"{len(settings)} variables, nothing to change")
 
 
-@command.command("topology")
-@click.argument("files", nargs=-1, required=True, type=click.Path())
-@click.option(
-    "--gpu", "gpu_name", default="", metavar="NAME", help="The GPU's name, for the number of links to expect."
-)
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
-def topology_command(files: tuple[str, ...], gpu_name: str, as_json: bool) -> int:
-    """Topology files (NCCL_TOPO_FILE) and `nvidia-smi topo -m` matrices."""
-    from atoll.doctor.lint_topology import lint_matrix, lint_xml
-    from atoll.readers.identify import HEAD_BYTES, Kind, identify
-    from atoll.readers.topology_matrix import read_topology_matrices
-    from atoll.readers.topology_xml import read_topology_xml
-
-    rows = []
-    for file in files:
-        data = _read(file)
-        if identify(data[:HEAD_BYTES], len(data)) is Kind.TOPOLOGY_XML:
-            problems = lint_xml(read_topology_xml(data, file))
-        else:
-            matrices = read_topology_matrices(data, file)
-            problems = tuple(problem for matrix in matrices for problem in lint_matrix(matrix, gpu_name))
-        rows += [
-            {
-                "id": problem.id, "what": problem.what, "severity": problem.severity.name.lower(),
-                "where": str(problem.sources[0]) if problem.sources else file,
-                "fix": "repair or remove the file" if file.endswith("xml") else "look at these devices",
-            }
-            for problem in problems
-        ]  # fmt: skip
-    return _print(rows, as_json, f"{len(files)} file{'s' if len(files) > 1 else ''}, nothing to change")
+command.add_command(check_command, "topology")
 
 
 @command.command("timeouts")

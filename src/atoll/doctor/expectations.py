@@ -10,10 +10,11 @@ share of line rate that is reached, ``NIC_EFFICIENCY``, is from the published pa
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 import msgspec
+
+from atoll.topology.gpu_models import family_of, on_a_board
 
 NVIDIA_SLIDES = "NVIDIA GTC 2024 S62129 and GTC 2025 S72583, peak bus bandwidth of nccl-tests"
 
@@ -42,29 +43,8 @@ ISLAND_PEAKS: Final[tuple[IslandPeak, ...]] = (
 )
 """H200 has the NVLink of H100; B300 and GB300 that of B200 and GB200 (vendor data sheets)."""
 
-# GPU generation by name: the first that matches. PCIe and workstation cards have no island of their own.
-_GPU_FAMILIES: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
-    ("GB200", re.compile(r"\bGB[23]00\b", re.IGNORECASE)),
-    ("B200", re.compile(r"\bB[23]00\b", re.IGNORECASE)),
-    ("H100", re.compile(r"\b(?:H100|H200)\b", re.IGNORECASE)),
-    ("H800", re.compile(r"\b(?:H800|H20)\b", re.IGNORECASE)),
-    ("A800", re.compile(r"\bA800\b", re.IGNORECASE)),
-    ("A100", re.compile(r"\bA100\b", re.IGNORECASE)),
-    ("V100", re.compile(r"\bV100\b", re.IGNORECASE)),
-)
-_NO_ISLAND: Final = re.compile(r"PCIe|RTX|GeForce|\bNVL\b", re.IGNORECASE)
-
-NVLINKS_PER_GPU: Final[dict[str, tuple[int, str]]] = {
-    "B200": (18, "NVIDIA HGX B200 data sheet: 18 NVLink 5"),
-    "GB200": (18, "NVIDIA GB200 NVL72 data sheet: 18 NVLink 5"),
-    "H100": (18, "NVIDIA H100 SXM5 data sheet: 18 NVLink 4"),
-    "H800": (8, "NVLink of the export variant H800: 8 NVLink 4 (H20 has 18)"),
-    "A100": (12, "NVIDIA A100 SXM4 data sheet: 12 NVLink 3"),
-    "A800": (8, "NVLink of the export variant A800: 8 NVLink 3"),
-    "V100": (6, "NVIDIA V100 SXM2/SXM3 data sheet: 6 NVLink 2"),
-}
-HEALTHY_BONDS: Final = frozenset({1, 2, 3, 4, 6, 8, 12, 18})
-"""Bond widths that whole products have: V100 boards 1 and 2 (6 behind NVSwitch), bridges 4 and 12, A100 12, H100 18."""
+_PEAKS_OF: Final = {"GB300": "GB200", "B300": "B200", "H200": "H100"}
+"""Families whose NVLink is that of another one, in which they are counted here."""
 
 NIC_EFFICIENCY: Final = 0.92
 """Lowest of: 192 of 8 x 200 Gb/s (0.96), 370 of 8 x 400 Gb/s (0.925), 48 of 400 Gb/s (0.96): NVIDIA slides."""
@@ -109,13 +89,9 @@ class Expectation(msgspec.Struct, frozen=True):
 
 
 def gpu_family(name: str) -> str:
-    """The generation of a GPU by its name as printed: ``NVIDIA H100 80GB HBM3`` is ``H100``; empty when unknown."""
-    return next((family for family, pattern in _GPU_FAMILIES if pattern.search(name)), "")
-
-
-def has_island(name: str) -> bool:
-    """Whether a GPU of this name sits on an NVLink switch board (SXM): PCIe and workstation cards do not."""
-    return bool(gpu_family(name)) and not _NO_ISLAND.search(name)
+    """The generation of a GPU by its name as printed: ``NVIDIA H200`` is ``H100``; empty when unknown."""
+    family = family_of(name)
+    return "" if family is None else _PEAKS_OF.get(family.name, family.name)
 
 
 def expected(collective: str, machine: Machine) -> Expectation | None:
@@ -129,7 +105,7 @@ def expected(collective: str, machine: Machine) -> Expectation | None:
 
 def _in_island(collective: str, machine: Machine) -> Expectation | None:
     """Only whole boards of 8 (4 for GB200) are compared: on fewer GPUs some boards have fewer links to each other."""
-    if not has_island(machine.gpu) or machine.world_size not in (4, 8):
+    if not on_a_board(machine.gpu) or machine.world_size not in (4, 8):
         return None
     family = gpu_family(machine.gpu)
     if machine.world_size == 4 and family != "GB200":

@@ -12,9 +12,9 @@ from pathlib import Path
 from atoll.doctor.catalogue import RULES
 from atoll.doctor.finding import Role, Severity
 from atoll.doctor.lint_env import LINTS as ENVIRONMENT_LINTS
-from atoll.doctor.lint_topology import LINTS as TOPOLOGY_LINTS
 from atoll.doctor.rule import FAMILIES, Rule
 from atoll.doctor.variables import VARIABLES, is_torch
+from atoll.topology.lint import LINTS as TOPOLOGY_LINTS
 
 _ROLES = {
     Role.ROOT: "a root: it starts the chain",
@@ -127,7 +127,7 @@ def _variables() -> Iterator[str]:
         yield f"| `{name}` | {value} | {variable.since} | {variable.until} | {'; '.join(notes)} |"
     for title, lints in (
         ("What `atoll lint env` finds", ENVIRONMENT_LINTS),
-        ("What `atoll lint topology` finds", TOPOLOGY_LINTS),
+        ("What `atoll topology check` (or `atoll lint topology`) finds", TOPOLOGY_LINTS),
     ):
         yield ""
         yield f"## {title}"

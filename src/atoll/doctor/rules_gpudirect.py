@@ -8,10 +8,10 @@ from typing import Final
 
 from atoll.doctor.bandwidth import gap, machine_of, plateau
 from atoll.doctor.evidence import Evidence, merge_sources
-from atoll.doctor.expectations import NVLINKS_PER_GPU, gpu_family
+from atoll.doctor.expectations import gpu_family
 from atoll.doctor.finding import Confidence, Hit, Role, Severity, Subject
-from atoll.doctor.lint_topology import SWITCH_CLASS, lint_matrix, lint_xml
 from atoll.doctor.rule import Rule
+from atoll.errors import SpecError
 from atoll.readers.kernel_log import GpuDriverMessage, IommuState
 from atoll.readers.nccl_log_facts import (
     Affinity,
@@ -26,6 +26,11 @@ from atoll.readers.nccl_log_facts import (
 from atoll.readers.source import Source
 from atoll.readers.topology_matrix import TopologyMatrix, nvlinks
 from atoll.readers.torch_log import WatchdogTimeout
+from atoll.topology.gpu_models import family_of
+from atoll.topology.lint import Problem, lint_node
+from atoll.topology.seen import SWITCH
+from atoll.topology.seen_matrix import seen_in_matrix
+from atoll.topology.seen_xml import seen_in_xml
 from atoll.units import format_bandwidth
 
 RDMA: Final = re.compile(r"IB|AWS Libfabric|IBext|UCX", re.IGNORECASE)
@@ -207,10 +212,11 @@ def _has_nvlink(evidence: Evidence, one: Subject, other: Subject) -> Source | No
         if ends[0] is not None and ends[1] is not None and ends[1][0] < len(ends[0][1].cells):
             return ends[0][1].source if nvlinks(ends[0][1].cells[ends[1][0]]) else None
     for topology in evidence.topologies:
-        for gpu in topology.gpus:
-            if gpu.bus_id == one.bus_id:
-                switched = any(link.target_class == SWITCH_CLASS for link in gpu.links)
-                return gpu.source if switched or any(link.target == other.bus_id for link in gpu.links) else None
+        labels = {gpu.label: gpu for gpu in seen_in_xml(topology).gpus}
+        first, second = labels.get(one.bus_id), labels.get(other.bus_id)
+        if first is not None:
+            joined = first.count_to(SWITCH) or (second is not None and first.count_to(second.name))
+            return first.source if joined else None
     return next((s.source for fact, s in evidence.said(GraphPattern) if fact.type_intra in ("NVL", "NVB")), None)
 
 
@@ -259,18 +265,21 @@ def _g08(evidence: Evidence) -> Iterable[Hit]:
             )
 
 
+def _problems(matrix: TopologyMatrix, gpu_name: str = "") -> tuple[Problem, ...]:
+    """What is wrong with a matrix; nothing where it has no topology, as that of ``topo -p2p``."""
+    try:
+        return lint_node(seen_in_matrix(matrix), gpu_name)
+    except SpecError:
+        return ()
+
+
 def _g09(evidence: Evidence) -> Iterable[Hit]:
     for matrix in evidence.matrices:
-        for problem in lint_matrix(matrix, evidence.gpu_name):
-            if problem.id in ("T03", "T07", "T08"):
-                yield Hit(
-                    problem.what,
-                    problem.sources,
-                    tuple(
-                        Subject(host=matrix.host, link=" - ".join(problem.things), file=matrix.source.file)
-                        for _ in (1,)
-                    ),
-                )
+        gpus = {device.name for device in matrix.of_kind("gpu")}
+        for problem in _problems(matrix, evidence.gpu_name):
+            if problem.id in ("T03", "T07", "T08") and gpus.issuperset(problem.things):
+                where = Subject(host=matrix.host, link=" - ".join(problem.things), file=matrix.source.file)
+                yield Hit(problem.what, problem.sources, (where,))
 
 
 def _g10(evidence: Evidence) -> Iterable[Hit]:
@@ -303,8 +312,9 @@ def _g10(evidence: Evidence) -> Iterable[Hit]:
 def _g11(evidence: Evidence) -> Iterable[Hit]:
     setting = evidence.setting("NCCL_TOPO_FILE")
     for topology in evidence.topologies:
-        for problem in lint_xml(topology):
-            if problem.severity >= Severity.SLOW:
+        for problem in lint_node(seen_in_xml(topology)):
+            # A NIC that runs slower than its twins (T10) is slow whatever file says so.
+            if problem.level == "slow" and problem.id != "T10":
                 yield Hit(
                     f"the topology file {topology.source.file} is wrong: {problem.what}",
                     merge_sources([problem.sources, [setting.source] if setting else []]),
@@ -318,13 +328,16 @@ def _g11(evidence: Evidence) -> Iterable[Hit]:
     if not patterns:
         return
     best, statement = max(patterns, key=lambda item: item[0].channels * item[0].bw_intra)
-    family = gpu_family(evidence.gpu_name)
+    family = family_of(evidence.gpu_name)
     # V100 boards are meshes of one and two links: only GPUs with all links to one switch or bridge have a figure.
-    is_known = family in NVLINKS_PER_GPU and family != "V100"
-    full = NVLINKS_PER_GPU[family][0] * LINK_GB_PER_S[family] if is_known else None
+    one_link = (
+        LINK_GB_PER_S.get(gpu_family(evidence.gpu_name)) if family is not None and family.name != "V100" else None
+    )
+    links = family.nvlinks if family is not None else 0
+    full = links * one_link if one_link is not None else None
     sees = best.channels * best.bw_intra
     if (full is not None and sees < COLLAPSED_SHARE * full) or (full is None and counts):
-        more = f", where {evidence.gpu_name} has {NVLINKS_PER_GPU[family][0]} links and {full:g} GB/s" if full else ""
+        more = f", where {evidence.gpu_name} has {links} links and {full:g} GB/s" if full else ""
         yield Hit(
             f"with NCCL_TOPO_FILE={setting.value} NCCL finds {best.channels} NVLink "
             f"channel{'s' if best.channels > 1 else ''} "
@@ -354,7 +367,7 @@ def _g12(evidence: Evidence) -> Iterable[Hit]:
 def _g13(evidence: Evidence) -> Iterable[Hit]:
     off = evidence.setting("NCCL_PXN_DISABLE")
     for matrix in evidence.matrices:
-        for problem in lint_matrix(matrix):
+        for problem in _problems(matrix):
             if problem.id == "T09":
                 disabled = off is not None and off.value == "1"
                 yield Hit(

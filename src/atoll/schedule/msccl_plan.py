@@ -28,34 +28,17 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.errors import SpecError
-from atoll.schedule.msccl_program import (
-    INPUT,
-    KINDS,
-    MAX_CHUNKS,
-    MAX_COUNT,
-    MAX_MEMORY_CHUNKS,
-    MAX_STEPS,
-    MAX_THREAD_BLOCKS,
-    MSCCL_COLLECTIVES,
-    NO_PEER,
-    OUTPUT,
-    SCRATCH,
-    Address,
-    Gpu,
-    Program,
-    Share,
-    Step,
-    ThreadBlock,
-)
+from atoll.schedule import msccl_program as msccl
+from atoll.schedule.msccl_program import Address, Gpu, Program, Share, Step, ThreadBlock
 from atoll.schedule.prove import ProvenSchedule
 from atoll.schedule.runs import expand
 from atoll.schedule.table import REPLACE, Columns
 
-_SHARE = dict(MSCCL_COLLECTIVES.values())
+_SHARE = dict(msccl.MSCCL_COLLECTIVES.values())
 
 MAX_CHANNELS = 32  # MAXCHANNELS of the NCCL that the executors build on
 # Local moves that go into one thread block: as many again may be needed for dependencies.
-LOCAL_MOVES = MAX_STEPS // 2
+LOCAL_MOVES = msccl.MAX_STEPS // 2
 
 _CLOCK = np.int8  # counts the steps of a thread block, of which there are at most 64
 _SIDE = {"s": "send", "r": "recv"}
@@ -68,12 +51,12 @@ def plan(proven: ProvenSchedule, protocol: str) -> Program:
     while True:
         program = _Plan(proven, protocol, paired).build()
         blocks = [len(gpu.blocks) for gpu in program.gpus]
-        if max(blocks) <= MAX_THREAD_BLOCKS:
+        if max(blocks) <= msccl.MAX_THREAD_BLOCKS:
             return program
         if paired:
             raise SpecError(
                 f"{proven.name}: rank {int(np.argmax(blocks))} needs too many thread blocks: expected at most "
-                f"{MAX_THREAD_BLOCKS}, got {max(blocks)}; use fewer peers or channels"
+                f"{msccl.MAX_THREAD_BLOCKS}, got {max(blocks)}; use fewer peers or channels"
             )
         paired = True
 
@@ -82,8 +65,8 @@ def _check_limits(proven: ProvenSchedule) -> None:
     """Refuse at once what has too many chunks, messages or peers, however it is planned."""
     memory = proven.header.memory_chunks
     for chunks, most, where in (
-        (max(memory), MAX_CHUNKS, f"rank {memory.index(max(memory))}"),
-        (sum(memory), MAX_MEMORY_CHUNKS, "all ranks together"),
+        (max(memory), msccl.MAX_CHUNKS, f"rank {memory.index(max(memory))}"),
+        (sum(memory), msccl.MAX_MEMORY_CHUNKS, "all ranks together"),
     ):
         if chunks > most:
             raise SpecError(f"{proven.name}: expected at most {most} chunks of memory at {where}, got {chunks}")
@@ -94,18 +77,19 @@ def _check_limits(proven: ProvenSchedule) -> None:
         raise SpecError(f"{proven.name}: expected channels below {MAX_CHANNELS}, got channel {channel}")
     lanes = np.stack([rows.src[remote], rows.dst[remote], rows.channel[remote]])
     lanes, messages = np.unique(lanes, axis=1, return_counts=True)
-    if messages.max(initial=0) > MAX_STEPS:
+    if messages.max(initial=0) > msccl.MAX_STEPS:
         src, dst, lane = lanes[:, int(np.argmax(messages))].tolist()
         raise SpecError(
             f"{proven.name}: rank {src} sends too many messages to rank {dst} on channel {lane}: expected at most "
-            f"{MAX_STEPS}, a thread block's steps, got {int(messages.max())}; use fewer chunks or more channels"
+            f"{msccl.MAX_STEPS}, a thread block's steps, got {int(messages.max())}; use fewer chunks or more channels"
         )
     for side, column in (("sends to", 0), ("receives from", 1)):
         blocks = np.bincount(lanes[column], minlength=proven.world_size)
-        if blocks.max(initial=0) > MAX_THREAD_BLOCKS:
+        if blocks.max(initial=0) > msccl.MAX_THREAD_BLOCKS:
             raise SpecError(
                 f"{proven.name}: rank {int(np.argmax(blocks))} {side} too many peers, channels counted apart: expected "
-                f"at most {MAX_THREAD_BLOCKS}, one a thread block, got {int(blocks.max())}; use fewer peers or channels"
+                f"at most {msccl.MAX_THREAD_BLOCKS}, one a thread block, got {int(blocks.max())}; use fewer peers or "
+                "channels"
             )
 
 
@@ -135,26 +119,26 @@ def _names(proven: ProvenSchedule, rank: int, in_place: bool) -> _Names:
                 f"{proven.name}: rank {rank} works in place in a way that MSCCL has not: expected the input to start "
                 f"{ahead} chunks after the output, got {inside - outside}; write its out_of_place() instead"
             )
-    buffer, offset = [SCRATCH] * memory, [-1] * memory
+    buffer, offset = [msccl.SCRATCH] * memory, [-1] * memory
     # In place a chunk has two names. A buffer that only the root has is not used by the others.
     output_first = share is Share.INPUT_IN_OUTPUT or terms.collective.name == "broadcast"
-    regions = [(INPUT, inside, input_size), (OUTPUT, outside, output_size)]
+    regions = [(msccl.INPUT, inside, input_size), (msccl.OUTPUT, outside, output_size)]
     for letter, start, size in regions if output_first else reversed(regions):
         buffer[start : start + size] = [letter] * size
         offset[start : start + size] = range(size)
     scratch = 0
     for chunk in range(memory):
-        if buffer[chunk] == SCRATCH:
+        if buffer[chunk] == msccl.SCRATCH:
             offset[chunk] = scratch
             scratch += 1
-    sizes = {INPUT: input_size, OUTPUT: output_size}
+    sizes = {msccl.INPUT: input_size, msccl.OUTPUT: output_size}
     if in_place:
         # A buffer that goes by the other's name is left out, except where only its owner tells who is the root.
-        keep = {"broadcast": INPUT, "reduce": OUTPUT}.get(terms.collective.name)
-        for letter in (INPUT, OUTPUT):
+        keep = {"broadcast": msccl.INPUT, "reduce": msccl.OUTPUT}.get(terms.collective.name)
+        for letter in (msccl.INPUT, msccl.OUTPUT):
             if letter not in buffer and letter != keep:
                 sizes[letter] = 0
-    return _Names(buffer, offset, (sizes[INPUT], sizes[OUTPUT], scratch))
+    return _Names(buffer, offset, (sizes[msccl.INPUT], sizes[msccl.OUTPUT], scratch))
 
 
 class _Move(msgspec.Struct):
@@ -166,19 +150,19 @@ class _Move(msgspec.Struct):
     src: int
     dst: int
     count: int
-    peer: int = NO_PEER
+    peer: int = msccl.NO_PEER
     message: int = -1
     origin: tuple[int, int, int] = (-1, -1, -1)
     """In which order several writes of one chunk in one step apply: (src, row, part of the row)."""
 
     def reads(self) -> Iterator[int]:
-        if KINDS[self.kind].reads_src:
+        if msccl.KINDS[self.kind].reads_src:
             yield from range(self.src, self.src + self.count)
         if self.kind == "re":
             yield from range(self.dst, self.dst + self.count)
 
     def writes(self) -> Iterator[int]:
-        if KINDS[self.kind].writes_dst:
+        if msccl.KINDS[self.kind].writes_dst:
             yield from range(self.dst, self.dst + self.count)
 
 
@@ -187,8 +171,8 @@ class _Block(msgspec.Struct):
 
     thread: int
     channel: int
-    send: int = NO_PEER
-    recv: int = NO_PEER
+    send: int = msccl.NO_PEER
+    recv: int = msccl.NO_PEER
     steps: list[Step] = []
     planned: int = 0
 
@@ -210,7 +194,7 @@ class _Plan:
         assigned = [self._assign(move) for move in moves]
         self._place(moves, assigned)
         terms = self.proven.contract
-        coll = next(name for name, (known, _) in MSCCL_COLLECTIVES.items() if known == terms.collective.name)
+        coll = next(name for name, (known, _) in msccl.MSCCL_COLLECTIVES.items() if known == terms.collective.name)
         return Program(
             what=coll, name=self.proven.name, collective=terms.collective.name, chunks=terms.chunks, root=terms.root,
             protocol=self.protocol, placements=(self.in_place,), gpus=tuple(map(self._gpu, range(terms.world_size))),
@@ -259,10 +243,10 @@ class _Plan:
         source, target, operand = chunks.src_chunk.tolist(), chunks.dst_chunk.tolist(), chunks.operand_chunk.tolist()
         runs: list[tuple[int, int]] = []
         for at in range(len(row)):
-            start, count = runs[-1] if runs else (at, MAX_COUNT)
+            start, count = runs[-1] if runs else (at, msccl.MAX_COUNT)
             reads = (operand[start],) if src[start] != dst[start] else (source[start], operand[start])
             if (
-                count < MAX_COUNT
+                count < msccl.MAX_COUNT
                 and row[at] == row[start]
                 and self._follows(src[at], source[at - 1], source[at])
                 and self._follows(dst[at], target[at - 1], target[at])
@@ -280,7 +264,7 @@ class _Plan:
 
     def _assign(self, move: _Move) -> _Block:
         """The thread block that makes the move."""
-        role = "s" if KINDS[move.kind].sends else "r" if KINDS[move.kind].receives else "local"
+        role = "s" if msccl.KINDS[move.kind].sends else "r" if msccl.KINDS[move.kind].receives else "local"
         key = (role, move.rank, move.peer, move.channel)
         block = self._block_of.get(key)
         if block is None or (role == "local" and block.planned >= LOCAL_MOVES):
@@ -303,7 +287,7 @@ class _Plan:
             block
             for block in self.blocks[move.rank]
             if block.channel == move.channel
-            and (block.planned < LOCAL_MOVES if role == "local" else getattr(block, _SIDE[role]) == NO_PEER)
+            and (block.planned < LOCAL_MOVES if role == "local" else getattr(block, _SIDE[role]) == msccl.NO_PEER)
         ]
         same = [block for block in free if move.peer in (block.send, block.recv)]
         return next(iter(same or free), None)
@@ -318,7 +302,7 @@ class _Plan:
         readers: dict[tuple[int, int], list[int]] = defaultdict(list)
         for number, (move, block) in enumerate(zip(moves, assigned, strict=True)):
             clock = clocks[block.thread]
-            if KINDS[move.kind].receives:
+            if msccl.KINDS[move.kind].receives:
                 np.maximum(clock, kept[sent[move.message]], out=clock)
             needed: set[int] = set()
             for chunk in move.reads():
@@ -339,20 +323,20 @@ class _Plan:
                 readers[move.rank, chunk].append(number)
             for chunk in move.writes():
                 writer[move.rank, chunk] = number
-            if KINDS[move.kind].sends:
+            if msccl.KINDS[move.kind].sends:
                 sent[move.message] = number
             clock[block.thread] = len(block.steps)
             ended.append((block, len(block.steps) - 1))
             kept.append(clock.copy())
 
     def _append(self, move: _Move, block: _Block, waits: list[tuple[_Block, int]]) -> None:
-        names, kind = self.names[move.rank], KINDS[move.kind]
+        names, kind = self.names[move.rank], msccl.KINDS[move.kind]
         own = self.blocks[move.rank]
         waits_for = [(own.index(other), index) for other, index in waits]
         for other, index in waits:
             other.steps[index] = msgspec.structs.replace(other.steps[index], signals=True)
         for extra in waits_for[:-1]:
-            block.steps.append(Step(KINDS["nop"], None, None, 0, extra, signals=False, line=0))
+            block.steps.append(Step(msccl.KINDS["nop"], None, None, 0, extra, signals=False, line=0))
         block.steps.append(
             Step(
                 kind=kind,
@@ -364,11 +348,11 @@ class _Plan:
                 line=0,
             )
         )
-        if len(block.steps) > MAX_STEPS:
+        if len(block.steps) > msccl.MAX_STEPS:
             what = "local moves" if not (kind.sends or kind.receives) else f"messages {_SIDE[move.kind[0]]} {move.peer}"
             raise SpecError(
                 f"{self.proven.name}: rank {move.rank}, channel {move.channel}: too many steps in a thread block "
-                f"({what}): expected at most {MAX_STEPS}, got more; use fewer chunks or more channels"
+                f"({what}): expected at most {msccl.MAX_STEPS}, got more; use fewer chunks or more channels"
             )
 
 
@@ -379,8 +363,8 @@ def _overlap(one: int, other: int, count: int) -> bool:
 
 def _in_order(name: str, step: int, moves: list[_Move]) -> list[_Move]:
     """One step's moves one after the other: all that it reads before it writes, several writes in ascending order."""
-    sends = {move.message: move for move in moves if KINDS[move.kind].sends}
-    rest = [move for move in moves if not KINDS[move.kind].sends]
+    sends = {move.message: move for move in moves if msccl.KINDS[move.kind].sends}
+    rest = [move for move in moves if not msccl.KINDS[move.kind].sends]
     writers: dict[tuple[int, int], list[int]] = defaultdict(list)
     for number in sorted(range(len(rest)), key=lambda number: rest[number].origin):
         for chunk in rest[number].writes():
