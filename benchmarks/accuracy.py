@@ -193,10 +193,13 @@ def _spreads(pairs: Sequence[tuple[float, float]]) -> list[dict[str, Any]]:
 
 def split(series: Sequence[Series]) -> tuple[list[Series], list[Series]]:
     """Of one system: all-reduce at the smallest and the largest number of GPUs, and everything else."""
-    reduces = [run for run in series if run.collective == "all_reduce"]
-    ends = {min((run.ranks for run in reduces), default=0), max((run.ranks for run in reduces), default=0)}
-    fitted = [run for run in reduces if run.ranks in ends]
-    return fitted, [run for run in series if run not in fitted]
+    counts = [run.ranks for run in series if run.collective == "all_reduce"]
+    ends = {min(counts, default=0), max(counts, default=0)}
+    fits = [run.collective == "all_reduce" and run.ranks in ends for run in series]
+    return (
+        [run for run, mine in zip(series, fits, strict=True) if mine],
+        [run for run, mine in zip(series, fits, strict=True) if not mine],
+    )
 
 
 def fit(system: str, fitted: Sequence[Series]) -> Calibration:
