@@ -29,6 +29,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "bench": ("atoll.cli.bench", "Measure a collective among real processes, in the columns of nccl-tests."),
     "emulate": ("atoll.cli.emulate", "Run a bench or a script on a cluster of network namespaces on this machine."),
     "tune": ("atoll.cli.tune", "Measure which algorithm is fastest here, and write the table that auto follows."),
+    "compare": (
+        "atoll.cli.compare",
+        "Placements and algorithms measured on an emulated cluster, beside the simulator.",
+    ),
     "launch": ("atoll.cli.launch", "Start N ranks of a script or command on this host."),
 }
 
