@@ -50,11 +50,12 @@ class _AfterDashes(click.Command):
     "--heartbeat-timeout", metavar="TIME",
     help="A rank that others wait for and that gives no sign of life for so long is given up (default: 5s).",
 )  # fmt: skip
+@click.option("--watch", is_flag=True, help="Show who is in which call and who comes late, live, on stderr.")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT | -m MODULE | -- COMMAND] [ARGUMENTS]...")
 @click.pass_context
 def command(
     ctx: click.Context, world_size: int, module: bool, prefix: bool, grace: str, spares: int, tolerate: int | None,
-    heartbeat_timeout: str | None, words: tuple[str, ...],
+    heartbeat_timeout: str | None, watch: bool, words: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Start N ranks on this host and wait for them.
 
@@ -74,6 +75,12 @@ def command(
     """
     from atoll.runtime.launch import launch
 
+    table = None
+    if watch:
+        from atoll.cli.watch_table import WatchTable
+
+        live = sys.stderr.isatty()
+        table = WatchTable(sys.stderr, live, shutil.get_terminal_size().columns if live else 120)
     environ = dict(os.environ)
     if heartbeat_timeout is not None:
         if not parse_duration(heartbeat_timeout, "--heartbeat-timeout") > 0:
@@ -90,6 +97,7 @@ def command(
         entrance=ctx.obj or (),
         spares=spares,
         tolerate=tolerate,
+        watch=table,
     )
     summary = result.summary()
     if summary:

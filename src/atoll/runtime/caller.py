@@ -104,6 +104,10 @@ class Caller:
                     if finish is not None:
                         finish()
                     self.process.control.leave(self.identity, call.sequence)
+                    # Was it ours to have? A rank that was stopped may have been given up.
+                    given_up = self.process.control.confirm()
+                    if given_up is not None:
+                        raise given_up
                     return result
                 stopped = outcome or None
             task = self._task(call, plan, (source, target), dtype, reduction, timeout_s, async_op, finish, stopped)

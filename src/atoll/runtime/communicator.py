@@ -44,11 +44,13 @@ from atoll.runtime.process import Process
 from atoll.runtime.recovery import Agreed, Recovery
 from atoll.runtime.reduction import OperationLike, Reduction, reduction
 from atoll.runtime.stability import Order, order_asked
+from atoll.runtime.stragglers import Lateness, score
 from atoll.runtime.tuning import unpack
 from atoll.schedule.contract import contract
 from atoll.schedule.partition import balanced
 
 DEFAULT_TIMEOUT_S = 60.0
+_SURVEYED_CALLS = 256  # sixteen half-lives of a score: what lies further back does not show
 
 
 class Communicator:
@@ -321,6 +323,20 @@ class Communicator:
         if world_size is not None and _whole("grow: world_size", world_size) < 1:
             raise SpecError(f"grow: expected a world_size of at least 1, got {world_size}")
         return self._succeed(True, world_size, timeout)
+
+    def stragglers(self, *, timeout: float = 1.0) -> list[Lateness]:
+        """How late each rank comes to collectives, the latest first (``runtime.stragglers``); any rank may ask alone.
+
+        Counts the latest calls, up to 256, that all ranks have made. Empty where a rank does not answer in time.
+        """
+        caller = self._caller
+        if self._closed:
+            raise SpecError("the communicator is closed")
+        arrivals = caller.process.control.arrivals(caller.identity, _SURVEYED_CALLS, timeout)
+        if len(arrivals) < self.world_size:
+            return []
+        hosts = [caller.process.membership.peers[world_rank].host.name for world_rank in caller.world_ranks]
+        return score({caller.world_ranks.index(rank): made for rank, made in arrivals.items()}, hosts)
 
     def _succeed(self, spares: bool, world_size: int | None, timeout: float | None) -> Communicator:
         caller = self._caller

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import math
 import os
 import select
 import threading
@@ -40,8 +41,10 @@ from atoll.runtime.instructions import Instruction, Notify, Part, Send
 from atoll.runtime.ledger import CallLedger
 from atoll.runtime.membership import Membership
 from atoll.runtime.messages import Ballot, ControlMessage, Enlist, Linked
+from atoll.runtime.survey import Surveyed
 from atoll.runtime.verdict import to_error
 from atoll.runtime.wakeup import Wakeup
+from atoll.runtime.watch import Reporter
 from atoll.units import format_duration
 
 LOG: Final = logging.getLogger(__name__)
@@ -57,8 +60,16 @@ Command = Callable[[float], list[Instruction]]
 class Control:
     """One per process. All methods may be called from any thread; ranks are world ranks unless said otherwise."""
 
-    def __init__(self, membership: Membership, endpoint: Endpoint, heartbeat_s: float = DEFAULT_HEARTBEAT_S) -> None:
-        """A rank that somebody waits for is given up after ``heartbeat_s`` without a sign of life."""
+    def __init__(
+        self,
+        membership: Membership,
+        endpoint: Endpoint,
+        heartbeat_s: float = DEFAULT_HEARTBEAT_S,
+        reporter: Reporter | None = None,
+    ) -> None:
+        """A rank that somebody waits for is given up after ``heartbeat_s`` without a sign of life. ``reporter`` tells
+        the launcher what this rank does."""
+        self._reporter = reporter
         self._membership = membership
         self._endpoint = endpoint
         names = [f"pid {peer.pid} on {peer.host.name}" for peer in membership.peers]
@@ -82,6 +93,7 @@ class Control:
         self._started = threading.Event()
         self._start_error: AtollError | None = None
         self._verdict = threading.Condition()
+        self._surveys = threading.Lock()  # one at a time
         self._closing = False
         self._closed = False
 
@@ -285,6 +297,35 @@ class Control:
             raise error
         return roster.enlisted if called() else None
 
+    def arrivals(self, communicator_id: int, calls: int, timeout_s: float) -> dict[int, dict[int, float]]:
+        """When the ranks of a communicator made their latest ``calls`` calls: by world rank, then by sequence number,
+        in seconds of this rank's clock. Ranks that do not answer within ``timeout_s`` are not in it."""
+        ledger, machine, membership = self._ledgers[communicator_id], self._machine, self._membership
+        others = [rank for rank in ledger.ranks if rank != membership.rank]
+        first, times = ledger.arrivals(ledger.entered - calls)
+        found = {membership.rank: dict(enumerate(times, first))}
+        if not others:
+            return found
+        with self._surveys:
+            surveyed: dict[int, Surveyed] = {}
+
+            def ask(now: float) -> None:
+                nonlocal surveyed
+                surveyed = machine.survey.begin(communicator_id, calls, now)
+
+            self._ask_roster(ask)
+            with self._verdict:
+                self._verdict.wait_for(
+                    lambda: all(rank in surveyed or machine.roster.is_gone(rank) for rank in others) or self._closed,
+                    timeout_s,
+                )
+        here = membership.peers[membership.rank].host.boot_id
+        for rank, (answer, ahead_s) in list(surveyed.items()):
+            # On one kernel the monotonic clock is the same for all.
+            shift_s = 0.0 if membership.peers[rank].host.boot_id == here else ahead_s
+            found[rank] = {answer.first + place: at - shift_s for place, at in enumerate(answer.times)}
+        return found
+
     def joined(self, call: Enlist) -> None:
         """This spare works now, and follows no other call."""
         self._ask_roster(lambda _: self._machine.roster.joined(call))
@@ -311,6 +352,9 @@ class Control:
             atexit.unregister(self.close)
         self._endpoint.close()
         self._epoll.close()
+        if self._reporter is not None:
+            self._reporter.report(list(self._ledgers.values()), math.inf)
+            self._reporter.close()
 
     def _ask_roster(self, ask: Callable[[float], None]) -> None:
         def command(now: float) -> list[Instruction]:
@@ -362,6 +406,8 @@ class Control:
             self._carry_out(self._machine.heard(messages, ended, time.monotonic()))
         self._take_commands()
         self._carry_out(self._machine.tick(time.monotonic()))
+        if self._reporter is not None:
+            self._reporter.report(list(self._ledgers.values()), time.monotonic())
         if asked != self._listen_done:
             with self._verdict:
                 self._listen_done = asked
@@ -372,7 +418,8 @@ class Control:
     def _sleep_s(self, until: float | None = None) -> float | None:
         if self._commands or self._ended or self._listen_asked != self._listen_done:
             return 0.0
-        deadlines = (until, self._machine.next_deadline(), self._endpoint.next_deadline())
+        report_at = None if self._reporter is None else self._reporter.next_at
+        deadlines = (until, self._machine.next_deadline(), self._endpoint.next_deadline(), report_at)
         soonest = min((deadline for deadline in deadlines if deadline is not None), default=None)
         return None if soonest is None else max(0.0, soonest - time.monotonic())
 

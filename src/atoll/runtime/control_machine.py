@@ -34,6 +34,8 @@ from atoll.runtime.descriptor import CallDescriptor
 from atoll.runtime.instructions import Instruction, Send, Wake
 from atoll.runtime.ledger import NO_ALARM, CallLedger
 from atoll.runtime.messages import (
+    Arrivals,
+    AskArrivals,
     Asks,
     ControlMessage,
     Departed,
@@ -44,6 +46,7 @@ from atoll.runtime.messages import (
     Verdict,
 )
 from atoll.runtime.roster import Roster
+from atoll.runtime.survey import Survey
 
 # Calls that differ are a mismatch already; this is how long late ranks may still add what they called.
 GRACE_S: Final = 0.5
@@ -54,8 +57,6 @@ SUSPICION_S: Final = 0.5
 # Bounds on what is kept for others: inquiries for each communicator, messages for communicators not yet known here.
 MAX_INQUIRIES: Final = 1024
 MAX_UNCLAIMED: Final = 4096
-
-
 # What a data loop knows of a call: the world ranks it waits for, and how far it is, in words.
 Snapshot = Callable[[int, int], tuple[Sequence[int], str]]
 
@@ -106,6 +107,11 @@ class ControlMachine:
         self._communicators: dict[int, _Communicator] = {}
         self._unclaimed: deque[tuple[int, Report | Verdict | Departed | Draft]] = deque(maxlen=MAX_UNCLAIMED)
         self._closed: deque[int] = deque(maxlen=MAX_UNCLAIMED)
+        self.survey = Survey(self.roster, self._ledger_of, self._instructions)
+
+    def _ledger_of(self, communicator_id: int) -> CallLedger | None:
+        communicator = self._communicators.get(communicator_id)
+        return None if communicator is None else communicator.ledger
 
     # Events from this process.
 
@@ -228,6 +234,8 @@ class ControlMachine:
             self.roster.sign_of_life(peer)
             if isinstance(message, Report | Verdict | Departed | Draft):
                 self._dispatch(peer, message, now)
+            elif isinstance(message, AskArrivals | Arrivals):
+                self.survey.heard(peer, message, now)
             elif not isinstance(message, Goodbye):
                 self.roster.heard(peer, message, now)
         self.roster.leave({peer: goodbye.completed for peer, goodbye in goodbyes.items()})

@@ -25,6 +25,7 @@ import os
 import secrets
 import selectors
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -33,12 +34,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any, BinaryIO, Final
+from typing import IO, Any, BinaryIO, Final, Protocol
 
 from atoll.errors import SpecError
 from atoll.runtime.autopsy import state_of
 from atoll.runtime.descriptor import name_ranks
 from atoll.runtime.join import MAX_WORLD_SIZE
+from atoll.runtime.watch import MAX_DATAGRAM_BYTES, REPORT_EVERY_S, VARIABLE, Board, Row
 from atoll.units import format_duration
 
 # How long ranks that have lost another one may take to report and end; the control plane tells them in milliseconds.
@@ -124,10 +126,12 @@ def launch(
     entrance: Sequence[str] = (),
     spares: int = 0,
     tolerate: int | None = None,
+    watch: Display | None = None,
 ) -> LaunchResult:
     """Run ``world_size`` processes of ``command``, and as many ``spares``, and return when all have ended.
 
-    ``tolerate`` failed ranks do not end the job; by default as many as there are spares.
+    ``tolerate`` failed ranks do not end the job; by default as many as there are spares. ``watch`` is shown what the
+    ranks are doing and who comes late.
 
     ``entrance`` is a command that each rank is started through: it gets the rank's own as arguments, puts the process
     in its place (an emulated node) and becomes it.
@@ -144,7 +148,9 @@ def launch(
     if tolerate is not None and tolerate < 0:
         raise SpecError(f"--tolerate: expected 0 or more, got {tolerate}")
     limit = spares if tolerate is None else tolerate
-    return _Job([*entrance, *command], world_size, environ, (stdout, stderr), prefix, grace_s, spares, limit).run()
+    return _Job(
+        [*entrance, *command], world_size, environ, (stdout, stderr), prefix, grace_s, spares, limit, watch
+    ).run()
 
 
 def rank_environ(environ: Mapping[str, str], world_size: int, spares: int = 0) -> dict[str, str]:
@@ -185,8 +191,12 @@ class _Rank:
 class _Output:
     """One stream of one rank, passed on in whole lines."""
 
-    def __init__(self, source: IO[bytes], target: BinaryIO, prefix: bytes) -> None:
+    def __init__(
+        self, source: IO[bytes], target: BinaryIO, prefix: bytes, make_way: Callable[[], None] | None = None
+    ) -> None:
+        """``make_way`` is called before anything is written."""
         self.source = source
+        self._make_way = make_way
         self._target = target
         self._prefix = prefix
         self._pending = bytearray()
@@ -212,8 +222,53 @@ class _Output:
         if self._prefix:
             text = b"".join(self._prefix + line for line in text.splitlines(keepends=True))
             text += b"" if text.endswith(b"\n") else b"\n"
+        if self._make_way is not None:
+            self._make_way()
         self._target.write(text)
         self._target.flush()
+
+
+class Display(Protocol):
+    """What shows the ranks: ``cli.watch_table``."""
+
+    def update(self, rows: Sequence[Row]) -> None:
+        """Show ``rows`` instead of what was shown before."""
+
+    def clear(self) -> None:
+        """Make way for other output."""
+
+    def close(self, rows: Sequence[Row]) -> None:
+        """Show the last state."""
+
+
+class _Watch:
+    """The launcher's end of what the ranks report to: they have ``theirs``."""
+
+    def __init__(self, display: Display) -> None:
+        self.display = display
+        self.ours, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.ours.setblocking(False)
+        self.draw_at = time.monotonic() + REPORT_EVERY_S
+        self._board = Board()
+
+    def pump(self) -> None:
+        """Read all reports that have come."""
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                self._board.heard(self.ours.recv(MAX_DATAGRAM_BYTES), time.monotonic())
+
+    def draw(self, now: float) -> None:
+        """Show the ranks, when it is time."""
+        if now >= self.draw_at:
+            self.draw_at = now + REPORT_EVERY_S
+            self.display.update(self._board.rows(now))
+
+    def close(self) -> None:
+        """Show the end, and close."""
+        self.pump()
+        self.display.close(self._board.rows(time.monotonic()))
+        self.ours.close()
+        self.theirs.close()
 
 
 class _Job:
@@ -227,11 +282,15 @@ class _Job:
         grace_s: float,
         spares: int,
         tolerate: int,
+        watch: Display | None,
     ) -> None:
         self._command = list(command)
         self._environ = rank_environ(environ, world_size, spares)
         self._processes = world_size + spares
         self._tolerate = tolerate
+        self._watch = None if watch is None else _Watch(watch)
+        if self._watch is not None:
+            self._environ[VARIABLE] = str(self._watch.theirs.fileno())
         self._failed: list[RankEnd] = []  # in the order in which they failed
         self._targets = targets
         self._prefix = prefix
@@ -244,6 +303,8 @@ class _Job:
         self._signals: list[int] = []
         self._escalate_at: float | None = None
         self._next_signal = signal.SIGTERM
+        if self._watch is not None:
+            self._selector.register(self._watch.ours, selectors.EVENT_READ, self._watch)
 
     def run(self) -> LaunchResult:
         guardian = subprocess.Popen(
@@ -281,6 +342,7 @@ class _Job:
                     stderr=subprocess.PIPE,
                     start_new_session=True,
                     preexec_fn=die_with_launcher,
+                    pass_fds=() if self._watch is None else (self._watch.theirs.fileno(),),
                 )
             except OSError as error:
                 raise SpecError(f"cannot start {self._command[0]!r}: {error.strerror}") from None
@@ -292,16 +354,19 @@ class _Job:
             prefix = b"[%d] " % number if self._prefix else b""
             for source, target in zip((process.stdout, process.stderr), self._targets, strict=True):
                 assert source is not None
-                output = _Output(source, target, prefix)
+                output = _Output(source, target, prefix, None if self._watch is None else self._watch.display.clear)
                 self._outputs.add(output)
                 self._selector.register(source, selectors.EVENT_READ, output)
 
     def _turn(self) -> None:
-        timeout = None if self._escalate_at is None else max(0.0, self._escalate_at - time.monotonic())
+        draw_at = None if self._watch is None else self._watch.draw_at
+        due = [at for at in (self._escalate_at, draw_at) if at is not None]
         ended: list[_Rank] = []
-        for key, _ in self._selector.select(timeout):
+        for key, _ in self._selector.select(max(0.0, min(due) - time.monotonic()) if due else None):
             if isinstance(key.data, _Output):
                 self._pump(key.data)
+            elif isinstance(key.data, _Watch):
+                key.data.pump()
             elif isinstance(key.data, _Rank):
                 ended.append(key.data)
             else:
@@ -309,6 +374,8 @@ class _Job:
         self._note_ends(ended)
         if self._escalate_at is not None and time.monotonic() >= self._escalate_at:
             self._escalate()
+        if self._watch is not None:
+            self._watch.draw(time.monotonic())
 
     def _pump(self, output: _Output) -> None:
         if not output.pump():
@@ -358,6 +425,8 @@ class _Job:
             for key, _ in self._selector.select(left):
                 if isinstance(key.data, _Output):
                     self._pump(key.data)
+                elif isinstance(key.data, _Watch):
+                    key.data.pump()
                 else:
                     os.read(key.fd, 4096)
 
@@ -371,6 +440,8 @@ class _Job:
         for output in self._outputs:
             output.source.close()
         self._selector.close()
+        if self._watch is not None:
+            self._watch.close()
 
     @contextlib.contextmanager
     def _catch_signals(self) -> Any:

@@ -23,7 +23,7 @@ NO_ALARM: Final = 1 << 64
 class CallLedger:
     """Calls of this rank on communicator ``communicator_id``, whose rank i is world rank ``ranks[i]``."""
 
-    __slots__ = ("_inside", "_ring", "alarm", "communicator_id", "entered", "entered_at", "failure", "ranks")
+    __slots__ = ("_arrivals", "_inside", "_ring", "alarm", "communicator_id", "entered", "failure", "ranks")
 
     def __init__(self, communicator_id: int, ranks: tuple[int, ...]) -> None:
         self.communicator_id = communicator_id
@@ -31,7 +31,7 @@ class CallLedger:
         self.failure: AtollError | None = None
         self.alarm = NO_ALARM
         self.entered = 0  # how many calls were made: the next sequence number
-        self.entered_at = 0.0
+        self._arrivals = [0.0] * HISTORY
         self._ring: list[CallDescriptor | None] = [None] * HISTORY
         self._inside: dict[int, CallDescriptor] = {}
 
@@ -40,13 +40,25 @@ class CallLedger:
         sequence = call.sequence
         self._ring[sequence % HISTORY] = call
         self._inside[sequence] = call
-        self.entered_at = now
+        self._arrivals[sequence % HISTORY] = now
         self.entered = sequence + 1
         return sequence >= self.alarm
 
     def leave(self, sequence: int) -> None:
         """A call has ended."""
         self._inside.pop(sequence, None)
+
+    @property
+    def entered_at(self) -> float:
+        """When the latest call was made; 0 before the first."""
+        return self._arrivals[(self.entered - 1) % HISTORY]
+
+    def arrivals(self, first: int) -> tuple[int, list[float]]:
+        """When calls from ``first`` on were made, as far back as is remembered: the first of them, and the times."""
+        entered = self.entered
+        # The caller may be writing the next call into the oldest place.
+        first = max(first, entered - HISTORY + 1, 0)
+        return first, [self._arrivals[sequence % HISTORY] for sequence in range(first, entered)]
 
     @property
     def last(self) -> CallDescriptor | None:

@@ -180,6 +180,24 @@ class Draft(msgspec.Struct, tag="draft", frozen=True, array_like=True):
     verdict: Verdict | None = None
 
 
+class AskArrivals(msgspec.Struct, tag="ask-arrivals", frozen=True, array_like=True):
+    """When did you make your latest ``calls`` calls on a communicator? ``token`` comes back with the answer."""
+
+    communicator_id: Whole
+    token: Whole
+    calls: Annotated[int, msgspec.Meta(ge=0, le=1024)]
+
+
+class Arrivals(msgspec.Struct, tag="arrivals", frozen=True, array_like=True):
+    """Call ``first`` was made at ``times[0]``, the next one at ``times[1]``; ``now`` is by the same clock."""
+
+    communicator_id: Whole
+    token: Whole
+    first: Whole
+    times: Annotated[tuple[float, ...], msgspec.Meta(max_length=1024)]
+    now: float
+
+
 class Departed(msgspec.Struct, tag="departed", frozen=True, array_like=True):
     """The sender has closed these communicators; each with the number of calls it completed in it."""
 
@@ -194,6 +212,20 @@ class Goodbye(msgspec.Struct, tag="goodbye", frozen=True, array_like=True):
 
 
 ControlMessage = (
-    Linked | Report | Verdict | Departed | Goodbye | Draft | Beat | Doubt | Accuse | GaveUp | Vote | Decided | Enlist
+    Linked
+    | Report
+    | Verdict
+    | Departed
+    | Goodbye
+    | Draft
+    | AskArrivals
+    | Arrivals
+    | Beat
+    | Doubt
+    | Accuse
+    | GaveUp
+    | Vote
+    | Decided
+    | Enlist
 )
 CONTROL_DECODER: Final[msgspec.msgpack.Decoder[ControlMessage]] = msgspec.msgpack.Decoder(ControlMessage)

@@ -19,6 +19,7 @@ from atoll.runtime.recovery import join_as_spare
 from atoll.runtime.stability import order_asked
 from atoll.runtime.transport import checked_transport, read_transport
 from atoll.runtime.tuning import VARIABLE, load_tuning, pack
+from atoll.runtime.watch import reporter_for
 
 
 def init(
@@ -58,7 +59,7 @@ def init(
     packed = pack(load_tuning(file)) if placement.rank == 0 else b""
     membership = join(placement, timeout_s=join_timeout, tuning=packed)
     endpoint = Endpoint(membership, share_memory=transport != "tcp")
-    control = Control(membership, endpoint, heartbeat_s)
+    control = Control(membership, endpoint, heartbeat_s, reporter_for(membership.rank, environ))
     try:
         control.start(deadline)
     except BaseException:
