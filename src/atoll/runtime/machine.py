@@ -105,6 +105,15 @@ class Machine:
         cursor = self._cursors[number]
         return cursor.at == len(cursor.operations)
 
+    def has_all(self, number: int) -> bool:
+        """Whether all bytes of an incoming lane have come; some of them may still be staged."""
+        cursor = self._cursors[number]
+        left = len(cursor.operations) - cursor.at
+        if left != 1:
+            return left == 0
+        operation = cursor.operations[cursor.at]
+        return operation.num_bytes - self._marks[operation.number] == cursor.filled - cursor.start
+
     def buffer_for(self, number: int) -> memoryview | None:
         cursor = self._cursors[number]
         if cursor.at == len(cursor.operations):

@@ -244,6 +244,8 @@ class SharedLink:
             return Pumped.BROKEN if self.broken and inlet.peek() is None else Pumped.IDLE
         stream = self.incoming[0]
         if record[0] != stream.sequence or record[1] != stream.fingerprint:
+            if stream.task.machine.has_all(stream.lane):
+                return Pumped.IDLE  # the next call's: what was copied for this one waits to be reduced
             self.foreign_sequence = record[0]
             return Pumped.FOREIGN
         got = self._read(stream, record)
