@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 
 from atoll.errors import InternalError
-from atoll.schedule.dependencies import derive
+from atoll.schedule.dependencies import APPLY, READ, derive
 from atoll.schedule.prove import ProvenSchedule
 from atoll.topology.cluster import Cluster
 from atoll.topology.routes import DEFAULT_TRANSPORT, Transport, find_routes
@@ -45,12 +45,24 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class _Mark(msgspec.Struct, frozen=True):
-    """A row may not pass ``at`` + t before row ``before`` has passed ``start`` + t, for t up to ``length``."""
+    """A row may not pass ``at`` + t before row ``before`` has passed ``start`` + t, for t up to ``length``.
+
+    ``room``: ``before`` only has to have read what is overwritten. A message may be on its way before that, and two
+    that make room for each other, as in an exchange, move together.
+    """
 
     before: int
     start: float
     at: float
     length: float
+    room: bool
+
+
+class _Standing(msgspec.Struct, frozen=True):
+    """Whether a row may move, as fast as the rows that set the marks ``at``."""
+
+    may: bool
+    at: tuple[_Mark, ...]
 
 
 class _Rows:
@@ -87,24 +99,28 @@ class _Rows:
             lanes.setdefault((row.src, row.dst, row.channel), []).append(first + at)
         self.lanes += list(lanes.values())
         edges = derive(job.proven)
-        for before, start, after, at, chunks in zip(
+        room = (edges.before_side == READ) & (edges.after_side == APPLY)
+        for before, start, after, at, chunks, makes_room in zip(
             edges.before.tolist(), edges.before_index.tolist(), edges.after.tolist(), edges.after_index.tolist(),
-            edges.num_chunks.tolist(), strict=True,
+            edges.num_chunks.tolist(), room.tolist(), strict=True,
         ):  # fmt: skip
             if before != after:
-                self.marks[first + after].append(_Mark(first + before, start * chunk, at * chunk, chunks * chunk))
+                mark = _Mark(first + before, start * chunk, at * chunk, chunks * chunk, makes_room)
+                self.marks[first + after].append(mark)
                 self.edges[first + before].update((start * chunk, (start + chunks) * chunk))
 
-    def limit(self, row: int) -> tuple[float, int | None]:
-        """How far a row may go now, and the row whose mark that is while it moves; ``None`` where it does not."""
-        found, by = self.total[row], None
+    def standing(self, row: int) -> _Standing:
+        """Whether a row may move, and which marks it is at if so."""
+        done, at = self.done[row], []
+        if self.total[row] <= self.near:
+            return _Standing(True, ())
         for mark in self.marks[row]:
             passed = self.done[mark.before] - mark.start
-            if passed < mark.length - self.near and mark.at + max(0.0, passed) < found:
-                found = mark.at + max(0.0, passed)
-                # Before its own start a predecessor sets a mark that stands still.
-                by = mark.before if passed > -self.near else None
-        return found, by
+            if passed < mark.length - self.near and mark.at + max(0.0, passed) <= done + self.near:
+                if passed <= -self.near:
+                    return _Standing(False, ())  # the mark stands still before its row has come to it
+                at.append(mark)
+        return _Standing(True, tuple(at))
 
 
 def fluid_time_s(cluster: Cluster, jobs: Sequence[Job], transport: Transport = DEFAULT_TRANSPORT) -> float:
@@ -115,8 +131,8 @@ def fluid_time_s(cluster: Cluster, jobs: Sequence[Job], transport: Transport = D
     now, still = 0.0, 0
     while heads:
         current = [rows.lanes[lane][at] for lane, at in heads.items()]
-        moving, tied, wake = _ready(rows, current, now)
-        rates = _rates(rows, moving, tied, capacity)
+        moving, wake = _ready(rows, current, now)
+        rates = _rates(rows, moving, capacity)
         step = min(_until(rows, rates), wake - now)
         still = 0 if step > 0 else still + 1
         if not math.isfinite(step) or still > _MOST_STILL:
@@ -133,47 +149,53 @@ def fluid_time_s(cluster: Cluster, jobs: Sequence[Job], transport: Transport = D
 
 
 def _ended(rows: _Rows, row: int, now: float) -> bool:
+    return _begun(rows, row, now) and rows.done[row] >= rows.total[row] - rows.near
+
+
+def _ready(rows: _Rows, current: Sequence[int], now: float) -> tuple[dict[int, tuple[int, ...]], float]:
+    """The rows that move, each with those whose marks it is at, and when the next latency ends."""
+    standing = {row: found for row in current if (found := rows.standing(row)).may}
+    moving = _under_way(rows, standing, now)
+    while starting := _starting(rows, standing, moving):
+        for row in starting:
+            rows.begins[row] = now + rows.latency_s[row]
+        # Without a latency they move at once, and others may start with them.
+        moving = _under_way(rows, standing, now)
+    wake = min(
+        (begins for row in current if (begins := rows.begins[row]) is not None and begins > now), default=math.inf
+    )
+    return {row: tuple(mark.before for mark in standing[row].at) for row in moving}, wake
+
+
+def _begun(rows: _Rows, row: int, now: float) -> bool:
     begins = rows.begins[row]
-    return begins is not None and begins <= now and rows.done[row] >= rows.total[row] - rows.near
+    return begins is not None and begins <= now
 
 
-def _ready(rows: _Rows, current: Sequence[int], now: float) -> tuple[list[int], dict[int, int], float]:
-    """The rows that may move, those of them that are at a moving mark with its row, and when a latency ends."""
-    moving: list[int] = []
-    tied: dict[int, int] = {}
-    waiting, wake = list(current), math.inf
-    progress = True
-    while progress:
-        progress = False
-        for row in list(waiting):
-            limit, by = rows.limit(row)
-            follows = by is not None and by in moving
-            if not follows and limit <= rows.done[row] + rows.near and rows.total[row] > rows.near:
-                continue
-            begins = rows.begins[row]
-            if begins is None:
-                begins = rows.begins[row] = now + rows.latency_s[row]
-            if begins > now:
-                wake = min(wake, begins)
-            else:
-                moving.append(row)
-                if by is not None and limit <= rows.done[row] + rows.near:
-                    tied[row] = by
-            waiting.remove(row)
-            progress = True
-    return moving, tied, wake
+def _under_way(rows: _Rows, standing: dict[int, _Standing], now: float) -> set[int]:
+    """The rows whose latency is over, and that are at no mark but of each other."""
+    chosen = {row for row in standing if _begun(rows, row, now)}
+    while gone := {row for row in chosen if any(mark.before not in chosen for mark in standing[row].at)}:
+        chosen -= gone
+    return chosen
 
 
-def _rates(rows: _Rows, moving: Sequence[int], tied: dict[int, int], capacity: dict[int, float]) -> dict[int, float]:
-    """Max-min fair, no row faster than the one whose mark it is at."""
+def _starting(rows: _Rows, standing: dict[int, _Standing], moving: set[int]) -> set[int]:
+    """The messages whose first byte is there, or comes with what moves."""
+    chosen = {row for row in standing if rows.begins[row] is None}
+
+    def waits(mark: _Mark) -> bool:
+        return mark.before not in moving and not (mark.room and mark.before in chosen)
+
+    while gone := {row for row in chosen if any(map(waits, standing[row].at))}:
+        chosen -= gone
+    return chosen
+
+
+def _rates(rows: _Rows, moving: dict[int, tuple[int, ...]], capacity: dict[int, float]) -> dict[int, float]:
+    """Max-min fair, no row faster than one whose mark it is at."""
     free = set(moving)
     rates = dict.fromkeys(moving, 0.0)
-    # A mark of a row that does not move stands still.
-    still = True
-    while still:
-        stuck = [row for row in free if row in tied and tied[row] not in free]
-        free.difference_update(stuck)
-        still = bool(stuck)
     left: dict[int, float] = {}
     users: dict[int, int] = {}
     for row in free:
@@ -189,12 +211,9 @@ def _rates(rows: _Rows, moving: Sequence[int], tied: dict[int, int], capacity: d
         level += rise
         for link, count in users.items():
             left[link] -= rise * count
-        frozen = {row for row in free if any(left[link] <= 1e-9 * capacity[link] for link in rows.links[row])}
-        grown = True
-        while grown:
-            more = {row for row in free - frozen if row in tied and (tied[row] in frozen or tied[row] not in free)}
+        frozen = {row for row in free if any(left[link] <= _NEAR * capacity[link] for link in rows.links[row])}
+        while more := {row for row in free - frozen if not (free - frozen).issuperset(moving[row])}:
             frozen |= more
-            grown = bool(more)
         for row in frozen:
             rates[row] = level
             for link in rows.links[row]:
