@@ -1,21 +1,21 @@
 """Regular schedules over a cluster without playing them: alpha and beta of each tier, for any number of GPUs.
 
 The physical counterpart of ``nccl``: what a schedule of ``algorithms`` takes when every transfer starts as soon as its
-data is there, links are shared evenly, and nothing else costs anything. Times are exact for the patterns below where
-all nodes are alike, and equal to flow level there; a hundred thousand GPUs are as quick as eight.
+first byte is there, messages of one lane follow each other, links are shared evenly, and nothing else costs anything.
+For the patterns below, with islands that are alike, that is what flow level gives; a hundred thousand GPUs are as quick
+as eight.
 
-Vocabulary. An *edge* is one transfer between two neighbours of a pattern; it has the latency and the rate of its route,
-shared with the edges of the same step that cross the same links. *Tiers* are edges within an island, and between.
+Vocabulary. *Tiers* are transfers within an island, and between islands. x = bytes / rate is what a message takes on its
+wire, L its latency; N ranks in M islands of g.
 
-**Rings.** Edge e sends its message of step s when that of step s-1 has left it and the data has come from edge e-1.
-With x = bytes / rate of an edge and t = x + latency, the longest chain either stays on the slowest edge, ``steps * x +
-latency``, or goes round with the data, the sum of t over ``steps`` edges in a row. The larger of the two is the time:
-the first for large messages, the second for small ones.
-
-**Direct.** In each step every rank sends to all others at once. What leaves a node shares its NICs; what stays has the
-island for itself. **Halving and doubling**: partners at distance 1, 2, 4, ..., bytes halved or doubled each time; from
-the size of an island on all its ranks send out together. **Hierarchical**: a ring within the island, one across islands
-for each rank of it, side by side on all NICs, a ring within again.
+- **Ring.** A lane pays latency and bytes of one message after the other, and all wait for the slowest lane: ``steps
+  (L + x)`` of the tier where that is more, with 2(N-1) steps for all-reduce, N-1 for all-gather and reduce-scatter.
+- **Direct.** Every rank sends to all others at once. What leaves an island shares its NICs: the messages on the NIC's
+  own rail begin first, those to other rails come by NVLink and begin later. Twice for all-reduce. The order in which
+  contributions are added is left out: flow level, which keeps to it, is slower by up to N latencies.
+- **Hierarchical.** A ring within each island, one across islands for each of its ranks, all at the same time on their
+  own NICs, a ring within again. The phases overlap where they meet, by all but 1/M of a message before, and after by
+  what the last message across has already brought.
 """
 
 from __future__ import annotations
@@ -78,10 +78,10 @@ def closed_form(
     cluster: Cluster, collective: str, algorithm: str, size_bytes: int, gpus: int | None = None,
     transport: Transport = DEFAULT_TRANSPORT,
 ) -> ClosedForm:  # fmt: skip
-    """The time of ``ring``, ``direct``, ``halving_doubling`` or ``hierarchical`` among the first ``gpus`` GPUs.
+    """The time of ``ring``, ``direct`` or ``hierarchical`` among the first ``gpus`` GPUs.
 
     Ranks are in the order of GPUs; ``size_bytes`` is the whole vector's. Raises ``SpecError`` for a pattern that is not
-    regular here (islands of unequal size, no power of two), which flow level plays.
+    regular here (islands of unequal size), which flow level plays.
     """
     name = collective.replace("-", "_")
     if algorithm not in _ALGORITHMS:
@@ -144,72 +144,47 @@ def _boundaries(cluster: Cluster, comm: Communicator) -> NDArray[np.int64]:
 
 
 def _ring(shape: _Shape, collective: str, size_bytes: float) -> tuple[float, str]:
-    return _ring_time(shape, size_bytes / shape.ranks, _PHASES[collective] * (shape.ranks - 1))
-
-
-def _ring_time(shape: _Shape, message: float, steps: int) -> tuple[float, str]:
-    """See the module's text; the slowest chain of ``steps`` messages."""
-    within, between = shape.within, shape.between
-    if between is None:
-        return steps * (message / within.bytes_per_s + within.latency_s), "within"
-    inner, outer = message / within.bytes_per_s, message / between.bytes_per_s
-    hop, leap = inner + within.latency_s, outer + between.latency_s
-    stay = max(steps * outer + between.latency_s, steps * inner + within.latency_s)
-    g = shape.per_island
-    # Edges in a row: as many leaps as fit, beginning with one where leaping is slower.
-    laps, rest = divmod(steps, g)
-    leaps = laps + (1 if rest and leap >= hop else 0)
-    if leap < hop and rest > g - 1:
-        leaps += 1
-    move = leaps * leap + (steps - leaps) * hop
-    return max(stay, move), "between" if outer >= inner else "within"
+    steps = _PHASES[collective] * (shape.ranks - 1)
+    message = size_bytes / shape.ranks
+    inside = message / shape.within.bytes_per_s + shape.within.latency_s
+    outside = 0.0
+    if shape.between is not None:
+        outside = message / shape.between.bytes_per_s + shape.between.latency_s
+    return steps * max(inside, outside), "between" if outside > inside else "within"
 
 
 def _direct(shape: _Shape, collective: str, size_bytes: float) -> tuple[float, str]:
     message = size_bytes / shape.ranks
-    phases = 1 if collective == "all_to_all" else _PHASES[collective]
+    phases = _PHASES.get(collective, 1)
     within, between = shape.within, shape.between
     near = shape.per_island - 1
-    far = shape.ranks - shape.per_island
-    far_rate = between.shared_bytes_per_s / far if between is not None else 0.0
-    # What leaves the island takes its share of the GPU's own links too where they lead to the NIC; over NVLink not.
     inside = message * near / within.shared_bytes_per_s + within.latency_s if near else 0.0
-    outside = message / far_rate + between.shared_latency_s if between is not None else 0.0
+    outside = 0.0
+    if between is not None:
+        x = message / between.shared_bytes_per_s
+        far, on_rail = shape.ranks - shape.per_island, shape.islands - 1
+        others = between.latency_s + (far - on_rail) * x if far > on_rail else 0.0
+        outside = max(between.shared_latency_s + far * x, others)
     return phases * max(inside, outside), "between" if outside > inside else "within"
-
-
-def _halving_doubling(shape: _Shape, collective: str, size_bytes: float) -> tuple[float, str]:
-    n = shape.ranks
-    if n & (n - 1) or shape.per_island & (shape.per_island - 1):
-        raise SpecError(f"halving and doubling is regular for powers of two, got {n} ranks; flow level plays others")
-    total, parts = 0.0, {"within": 0.0, "between": 0.0}
-    for level in range(n.bit_length() - 1):
-        distance = n >> (level + 1)
-        away = distance >= shape.per_island
-        tier = shape.between if away and shape.between is not None else shape.within
-        rate = tier.shared_bytes_per_s if away else tier.bytes_per_s
-        moved = size_bytes / 2 ** (level + 1) / rate
-        total += moved + (tier.shared_latency_s if away else tier.latency_s)
-        parts["between" if away else "within"] += moved
-    phases = _PHASES[collective]
-    return phases * total, max(parts, key=lambda name: parts[name])
 
 
 def _hierarchical(shape: _Shape, collective: str, size_bytes: float) -> tuple[float, str]:
     g, m = shape.per_island, shape.islands
     phases = _PHASES[collective]
-    inner = phases * (g - 1) * (size_bytes / g / shape.within.bytes_per_s + shape.within.latency_s) if g > 1 else 0.0
-    outer = 0.0
-    if shape.between is not None:
-        tier = shape.between
-        outer = phases * (m - 1) * (size_bytes / (g * m) / tier.shared_bytes_per_s + tier.shared_latency_s)
-    return inner + outer, "between" if outer > inner else "within"
+    latency, x = shape.within.latency_s, size_bytes / g / shape.within.bytes_per_s
+    inner = phases * (g - 1) * (x + latency)
+    if shape.between is None:
+        return inner, "within"
+    across = size_bytes / (g * m) / shape.between.shared_bytes_per_s
+    outer = phases * (m - 1) * (across + shape.between.shared_latency_s)
+    rest = x * (1 - 1 / m) if g > 1 else 0.0
+    overlap = rest + (min(across, latency + rest) if g > 1 else 0.0)
+    return inner + outer - overlap, "between" if outer > inner else "within"
 
 
 _Time = Callable[[_Shape, str, float], tuple[float, str]]
 _ALGORITHMS: Final[dict[str, tuple[_Time, tuple[str, ...]]]] = {
     "ring": (_ring, tuple(_PHASES)),
     "direct": (_direct, (*_PHASES, "all_to_all")),
-    "halving_doubling": (_halving_doubling, tuple(_PHASES)),
-    "hierarchical": (_hierarchical, tuple(_PHASES)),
+    "hierarchical": (_hierarchical, ("all_reduce",)),
 }
