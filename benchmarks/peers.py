@@ -45,6 +45,7 @@ def main(arguments: Sequence[str]) -> int:
         "date": datetime.now(UTC).isoformat(timespec="minutes"),
         "command": ["python", "benchmarks/peers.py", *arguments],
         "machine": machine(),
+        "table": options.table,
     }
     print("\n".join(heading(facts)), flush=True)
     tables: list[dict[str, Any]] = []

@@ -142,6 +142,7 @@ def table_document(
             }
             for contestant in contestants
         },
+        "pairs": [[pair.atoll, pair.peer] for pair in pairs],
         "rows": [
             {
                 "collective": row.collective,
@@ -155,6 +156,20 @@ def table_document(
             for row in rows
         ],
     }
+
+
+def read_table(part: dict[str, Any]) -> tuple[list[Row], list[Contestant], list[Pair]]:
+    """What ``table_document`` has written."""
+    contestants = [
+        Contestant(label, facts["side"], facts["comm_empty"], facts["in_place"])
+        for label, facts in part["contestants"].items()
+    ]
+    pairs = [Pair(*label) for label in part["pairs"]]
+    rows = [
+        Row(row["collective"], part["world_size"], row["size_bytes"], row["seconds"], row["usage"], row["failed"])
+        for row in part["rows"]
+    ]
+    return rows, contestants, pairs
 
 
 def _time(row: Row, label: str) -> str:

@@ -16,9 +16,10 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
 from peers_rank import Machine, Measured  # noqa: E402
-from peers_report import scale_table, table  # noqa: E402
+from peers_report import scale_table, table, table_document  # noqa: E402
 from peers_rounds import Contestant, Pair, Row, measure  # noqa: E402
 from peers_world import PeerError, Side, World, peer_side  # noqa: E402
+from performance_page import blocks, fill  # noqa: E402
 
 PAIR = Pair("tcp", "gloo")
 
@@ -165,3 +166,23 @@ def test_atoll_alone_takes_its_turns_and_writes_everything_down(tmp_path: Path) 
             assert found["schedules"]["tcp"]["steps"] >= 1
     text = "\n".join(scale_table("tcp", document["tables"]))
     assert text in ran.stdout
+
+
+def test_pages_are_filled_with_what_was_measured() -> None:
+    rows = [row(8, [1e-6] * 5, [2e-6] * 5), row(1 << 20, [1e-3] * 5, [8e-3] * 5)]
+    contestants = [Contestant("tcp", "tcp", in_place=True), Contestant("gloo", "gloo", in_place=True)]
+    part = table_document({"gloo": ("Gloo 1", "sleeps"), "tcp": ("Atoll", "")}, 2, rows, contestants, [PAIR])
+    machine = {"processor": "P", "cores": 2, "kernel": "6", "python": "3", "load_average": 0.5}
+    document = {"date": "now", "command": ["peers.py"], "machine": machine, "table": "all-reduce", "tables": [part]}
+    found = blocks([json.loads(json.dumps(document))])
+    page = "a\n<!-- begin summary -->\nold\n<!-- end -->\nb\n<!-- begin all-reduce 4 -->\nkept\n<!-- end -->\n"
+    filled = fill(page, found)
+    assert "| all-reduce | TCP | Gloo | 2 | 8 B to 1 MiB | 2.00x | 4.00x |" in filled
+    assert "old" not in filled
+    assert "<!-- begin all-reduce 4 -->\nkept\n<!-- end -->" in filled
+    assert fill(filled, found) == filled
+    lines = found["all-reduce 2"].splitlines()
+    assert lines[0] == "```text"
+    assert lines[1] == "# now: peers.py"
+    assert "#   gloo: Gloo 1; sleeps" in lines
+    assert ["least", "2.00x"] in [line.split() for line in lines]
