@@ -25,9 +25,9 @@ def draw_text(timeline: Timeline, *, width: int = 110) -> str:
     cell = len(str(timeline.microbatches - 1)) + (2 if timeline.interleave == 1 else 3)
     columns = int(timeline.end / unit) * cell
     left = len(f"stage {timeline.stages - 1}") + 2
-    fits = columns + left + 20 <= width
+    fits = columns + left + 14 <= width
     if not fits:
-        columns = max(20, width - left - 20)
+        columns = max(20, width - left - 14)
     lines = [f"{_title(timeline)}; right: time waiting, micro-batches in memory"]
     for stage, tasks in enumerate(timeline.tasks):
         if fits:
