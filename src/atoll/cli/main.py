@@ -33,6 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "atoll.cli.compare",
         "Placements and algorithms measured on an emulated cluster, beside the simulator.",
     ),
+    "chaos": ("atoll.cli.chaos", "Break ranks of a job at work, at random, and check every promise about failures."),
     "launch": ("atoll.cli.launch", "Start N ranks of a script or command on this host."),
 }
 
