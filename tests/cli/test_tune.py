@@ -13,7 +13,7 @@ from atoll.cli.explain import command as explain_command
 from atoll.cli.tune import command as tune_command
 from atoll.errors import SpecError
 from atoll.runtime.choice import Chooser, Layout
-from atoll.runtime.tune import Timing, models_of, table_of
+from atoll.runtime.tune import Timing, distinct, models_of, table_of
 from atoll.runtime.tuning import Tuning, format_tuning, load_tuning
 from atoll.schedule.cost import Link
 
@@ -52,6 +52,15 @@ def test_the_link_that_made_the_times_is_found_again() -> None:
     assert 0 <= fit.off < 0.2
 
 
+def test_what_is_one_schedule_is_timed_once() -> None:
+    assert distinct("scatter", 2) == {"binomial_tree": ["binomial_tree", "direct"]}
+    alike = distinct("all_reduce", 2)
+    assert {"ring", "halving_doubling", "direct", "bruck", "swing"} <= set(alike["ring"])
+    assert alike["recursive_doubling"] == ["recursive_doubling"]
+    assert sorted(name for names_ in alike.values() for name in names_) == sorted(names("all_reduce"))
+    assert all(len(names_) == 1 for names_ in distinct("all_gather", 5).values())
+
+
 def rules(*timings: dict[str, float]) -> tuple[tuple[int, str], ...]:
     sizes = (64, 256, 1024, 4096)
     measured = [Timing("all_gather", size, seconds) for size, seconds in zip(sizes, timings, strict=False)]
@@ -63,11 +72,10 @@ def test_a_change_must_be_worth_it_over_all_sizes() -> None:
     assert rules(direct, ring, direct, direct) == ((0, "direct"),)
     assert rules(direct, direct, ring, ring) == ((0, "direct"), (512, "ring"))
     assert rules({"ring": 1.0, "direct": 0.97}, {"ring": 0.97, "direct": 1.0}) in (((0, "direct"),), ((0, "ring"),))
-    assert rules(direct, {"ring": 0.5, "direct": 1.0}, direct, direct) == (
-        (0, "direct"),
-        (128, "ring"),
-        (512, "direct"),
-    )
+    assert rules(direct, direct) == ((0, "direct"),)
+    assert rules({"ring": 1.0, "direct": 1.0}, {"ring": 1.0, "direct": 1.0}) == ((0, "ring"),)
+    clear = {"ring": 1.0, "direct": 0.5}
+    assert rules(clear, {"ring": 0.5, "direct": 1.0}, clear) == ((0, "direct"), (128, "ring"), (512, "direct"))
 
 
 def test_an_algorithm_that_was_given_up_is_not_held_on_to() -> None:

@@ -4,6 +4,7 @@ In the ranks, ``measure`` times every catalogued algorithm of a collective, in t
 machine hits all of them. Decisions on the way (who is so slow that its turns are wasted) are taken by every rank from
 the same gathered times. Outside of them, ``table_of`` turns the times into rules:
 
+* Algorithms that are one and the same schedule in a world are timed once.
 * Over all sizes together, the least time lost against the fastest of each size, in logarithms, plus ``CHANGE`` for
   every change of algorithm: one that gains less than that is noise. A rule starts half-way, geometrically, between
   two measured sizes.
@@ -35,7 +36,7 @@ from atoll.schedule.count import count
 from atoll.schedule.prove import prove
 
 ROUNDS = 5
-CHANGE = 0.1
+CHANGE = 0.15
 # An algorithm this many times slower than the best gets no further turns; after that many such sizes, no larger ones.
 HOPELESS = 4.0
 PATIENCE = 2
@@ -64,14 +65,16 @@ class Timing(msgspec.Struct, frozen=True):
 def measure(comm: Communicator, spec: TuneSpec) -> Iterator[Timing]:
     """Every collective and size in turn; the same on every rank."""
     for collective in spec.collectives:
-        names = [name for name in catalog.names(collective) if _builds(collective, name, comm.world_size)]
+        alike = distinct(collective, comm.world_size)
+        names = list(alike)
         failures = dict.fromkeys(names, 0)
         for size_bytes in (1,) if collective == "barrier" else spec.sizes_bytes:
             timing = _measure(comm, spec, collective, names, size_bytes)
             for name in names:
                 failures[name] = 0 if name in timing.seconds else failures[name] + 1
             names = [name for name in names if failures[name] < PATIENCE]
-            yield timing
+            seconds = {other: time_s for name, time_s in timing.seconds.items() for other in alike[name]}
+            yield msgspec.structs.replace(timing, seconds=seconds)
 
 
 def _measure(comm: Communicator, spec: TuneSpec, collective: str, names: Sequence[str], size_bytes: int) -> Timing:
@@ -123,7 +126,8 @@ def table_of(timings: Sequence[Timing], transport: str, world_size: int) -> Tabl
 
 def _rules(timings: Sequence[Timing], allowed: Iterable[str] | None) -> Rules:
     """The cheapest path through (size, algorithm), by dynamic programming."""
-    names = sorted({name for timing in timings for name in timing.seconds if allowed is None or name in allowed})
+    timed = {name for timing in timings for name in timing.seconds if allowed is None or name in allowed}
+    names = [name for name in catalog.names(timings[0].collective) if name in timed]  # equals: the first listed
     if not names:
         return ()
     lost = []
@@ -197,6 +201,21 @@ def models_of(collective: str, world_size: int, names: Iterable[str]) -> Mapping
         if collective != "barrier" and _builds(collective, name, world_size):
             models[name] = cost_model(count(prove(catalog.build(collective, name, world_size, root))))
     return models
+
+
+def distinct(collective: str, world_size: int) -> dict[str, list[str]]:
+    """The algorithms that are for this world, those that are the same schedule together under the first one's name:
+    among two ranks that is most of them."""
+    found: dict[bytes, list[str]] = {}
+    for name in catalog.names(collective):
+        if not _builds(collective, name, world_size):
+            continue
+        schedule = catalog.build(collective, name, world_size, 0 if COLLECTIVES[collective].rooted else None)
+        header = msgspec.structs.replace(schedule.header, name="")
+        rows = np.stack(schedule.columns()[:-1])  # without the rows' numbers
+        ordered = rows[:, np.lexsort(rows[::-1])]
+        found.setdefault(msgspec.msgpack.encode(header) + ordered.tobytes(), []).append(name)
+    return {names[0]: names for names in found.values()}
 
 
 def _builds(collective: str, name: str, world_size: int) -> bool:
