@@ -128,14 +128,19 @@ def slowly(
     rate = cluster.bandwidth_bytes_per_s if mistake == "headline" else cluster.usable_bytes_per_s
     steps: dict[int, dict[int, float]] = {}
     latency: dict[int, float] = {}
+    known: dict[tuple[int, int, int], tuple[float, list[int]]] = {}
     for row in proven.schedule.rows():
         if row.src == row.dst:
             continue
         busy = steps.setdefault(row.step, {})
         for group in groups[:1] if mistake == "one group" else groups:
-            routes = find_routes(cluster, group[row.src], group[row.dst], row.channel)
-            latency[row.step] = max(latency.get(row.step, 0.0), float(routes.latency_s(cluster)[0]))
-            for number in routes[0].tolist():
+            ends = (int(group[row.src]), int(group[row.dst]), row.channel)
+            if ends not in known:
+                routes = find_routes(cluster, *ends)
+                known[ends] = float(routes.latency_s(cluster)[0]), routes[0].tolist()
+            waits, links = known[ends]
+            latency[row.step] = max(latency.get(row.step, 0.0), waits)
+            for number in links:
                 link = number // 2 * 2 if mistake == "one direction" else number
                 moved = chunk if mistake == "num_chunks" else chunk * row.num_chunks
                 seconds = moved / rate[number]
