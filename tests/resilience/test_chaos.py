@@ -44,7 +44,8 @@ def test_kinds_as_people_write_them() -> None:
 def outcome(number: int = 0, **change) -> Outcome:
     fault = Fault(number, (Kind.KILL,), Second.NEVER, False, 1, 0.0, 0.0, False, 0.0, 0)
     facts = {
-        "fault": fault, "victims": (2,), "was_rank_0": False, "world_size": 4, "transport": "tcp", "detect_s": 0.1,
+        "fault": fault, "kinds": (Kind.KILL,), "victims": (2,), "was_rank_0": False, "world_size": 4,
+        "transport": "tcp", "detect_s": 0.1,
         "recover_s": 0.2, "named": 3, "accused": (), "differ": False, "trouble": "", "hang": False,
         "late_result": False,
     }  # fmt: skip
@@ -81,8 +82,10 @@ def test_every_broken_promise_fails_the_run_and_is_told(outcomes, change, line: 
 def test_counts_and_times_of_a_run() -> None:
     singles = [outcome(n, detect_s=n / 1000, recover_s=2 * n / 1000, was_rank_0=n <= 100) for n in range(1, 201)]
     double = Fault(201, (Kind.STOP, Kind.KILL), Second.DURING, False, 1, 0.0, 0.0, False, 0.0, 0)
-    missed = outcome(fault=double, victims=(1,), detect_s=math.nan)  # the second moment never came
-    result = report(*singles, outcome(fault=double, victims=(1, 2), recover_s=9.0, named=2), missed, delays=7)
+    missed = outcome(fault=double, kinds=(Kind.STOP,), victims=(1,), detect_s=math.nan)  # the second moment never came
+    result = report(
+        *singles, outcome(fault=double, kinds=double.kinds, victims=(1, 2), recover_s=9.0, named=2), missed, delays=7
+    )
     assert (result.faults, result.double, result.during_recovery, result.at_rank_0) == (202, 1, 1, 100)
     assert result.injected == {"kill": 201, "stop": 2}
     kill = result.detection["kill"]

@@ -88,7 +88,7 @@ def command(
             outcomes.append(outcome)
             if live:
                 bad = " NOT as promised" if outcome.trouble or outcome.accused or outcome.late_result else ""
-                words = " and ".join(outcome.fault.kinds)
+                words = " and ".join(outcome.kinds)
                 click.echo(f"\r\x1b[K{len(outcomes)} faults, last: {words}{bad}", err=True, nl=bool(bad))
     except KeyboardInterrupt:
         click.echo("interrupted: the report is of what was done", err=True)

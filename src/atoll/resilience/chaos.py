@@ -22,7 +22,7 @@ from typing import Final
 import msgspec
 
 from atoll.resilience.chaos_network import Cables
-from atoll.resilience.chaos_plan import Fault, Kind, Outcome, Second, draw_fault
+from atoll.resilience.chaos_plan import SILENT, Fault, Kind, Outcome, Second, draw_fault
 from atoll.resilience.chaos_rank import RankSettings
 from atoll.resilience.chaos_world import ChaosWorld, Event
 
@@ -58,8 +58,7 @@ class Chaos:
         self.unprovoked: list[str] = []
         self._cables = cables
         self._members: list[int] = []
-        self._generation = 0
-        self._heard = 0
+        self._broken: set[int] = set()
 
     def run(self, until: Callable[[int], bool], first: int = 0) -> Iterator[Outcome]:
         """Outcomes of faults ``first``, ``first + 1``, ... until ``until(number)`` says it is enough."""
@@ -98,7 +97,7 @@ class Chaos:
 
     def _begin(self, world: ChaosWorld) -> None:
         """Wait until all work."""
-        self._members, self._generation, self._heard = list(range(world.world_size)), 0, 0
+        self._members, self._broken = list(range(world.world_size)), set()
         until = time.monotonic() + JOIN_LIMIT_S
         while not self._all_on(world, self._members, 0):
             self._expect_peace(world.listen(until))
@@ -114,15 +113,16 @@ class Chaos:
         self._peace(world, time.monotonic() + fault.moment_s)
         before = len(world.events)
         members, results = list(self._members), world.results[:, 0].copy()
+        kinds = self._possible(world, fault.kinds)
         first = members[0] if fault.at_rank_0 else dice.choice(members)
         victims = [first]
         begun = last = time.monotonic()
-        world.break_rank(first, fault.kinds[0])
+        world.break_rank(first, kinds[0])
         others = [rank for rank in members if rank != first]
         second = dice.choice(others)
         if fault.second is Second.TOGETHER:
             victims.append(second)
-            world.break_rank(second, fault.kinds[1])
+            world.break_rank(second, kinds[1])
         deadline = begun + self.settings.hang_s
         pending = fault.second is Second.DURING
         second_at = math.inf
@@ -137,7 +137,7 @@ class Chaos:
                 second = waiting[0] if fault.spare and waiting else second
                 victims.append(second)
                 last = time.monotonic()
-                world.break_rank(second, fault.kinds[1])
+                world.break_rank(second, kinds[1])
             new = [] if pending else self._gone_on(world, before, set(victims))
             if new or self._nobody_left(world, members, victims):
                 break
@@ -154,14 +154,14 @@ class Chaos:
             self._members = new
         late = self._resume(world, victims, results) if new else False
         events = world.events[before:]
-        self._heard = len(world.events)
+        self._broken.update(victims)
         return self._outcome(
-            fault, victims, members, world, events, (begun, last, recovered), trouble, hang=hang, late=late
+            fault, kinds, victims, members, world, events, (begun, last, recovered), trouble, hang=hang, late=late
         )  # fmt: skip
 
     def _outcome(
-        self, fault: Fault, victims: list[int], members: list[int], world: ChaosWorld, events: list[Event],
-        times: tuple[float, float, float], trouble: str, *, hang: bool, late: bool,
+        self, fault: Fault, kinds: tuple[Kind, ...], victims: list[int], members: list[int], world: ChaosWorld,
+        events: list[Event], times: tuple[float, float, float], trouble: str, *, hang: bool, late: bool,
     ) -> Outcome:  # fmt: skip
         begun, last, recovered = times
         errors = [e for e in events if e.what == "error" and e.rank not in victims]
@@ -174,6 +174,7 @@ class Chaos:
         known = [e.time_s for e in firsts.values() if e.rank in members]
         return Outcome(
             fault=fault,
+            kinds=kinds[: len(victims)],
             victims=tuple(victims),
             was_rank_0=members[0] in victims,
             world_size=len(members),
@@ -217,7 +218,8 @@ class Chaos:
 
     def _expect_peace(self, heard: list[Event]) -> None:
         for event in heard:
-            if event.what in ("error", "end") or (event.what == "gone" and event.rank in self._members):
+            # Those that were cut off find it out in their own time.
+            if event.rank not in self._broken and event.what in ("error", "end", "gone"):
                 raise _Broken(f"rank {event.rank} without a fault: {event.what} {' '.join(map(str, event.facts))}")
 
     # -- after a fault -------------------------------------------------------------------------------------------------
@@ -236,6 +238,13 @@ class Chaos:
                 if not victims.intersection(members) and self._all_on(world, members, since):
                     return members
         return []
+
+    def _possible(self, world: ChaosWorld, kinds: tuple[Kind, ...]) -> tuple[Kind, ...]:
+        """The kinds of a fault, the second made a death where two silent ones would leave no majority to go on."""
+        waiting = sum(self._may_be_called(world, rank) for rank in range(world.world_size, world.total))
+        if len(kinds) == 2 and len(self._members) + waiting <= 4 and SILENT.intersection(kinds):
+            return (Kind.KILL, Kind.KILL)
+        return kinds
 
     def _may_be_called(self, world: ChaosWorld, rank: int) -> bool:
         """Whether the rank is a spare that still waits."""

@@ -35,6 +35,10 @@ class Kind(StrEnum):
     PARTITION = "partition"
 
 
+SILENT: Final = frozenset({Kind.STOP, Kind.PARTITION})
+"""Nobody sees these happen: a strict majority of the living must agree that the victim is gone."""
+
+
 class Second(StrEnum):
     """When a second rank is broken."""
 
@@ -73,6 +77,8 @@ class Outcome(msgspec.Struct, frozen=True):
     """What one fault came to. Ranks are world ranks; times in seconds, ``nan`` where there is none."""
 
     fault: Fault
+    kinds: tuple[Kind, ...]
+    """What each victim suffered: as drawn, but for a second silent fault that would leave no majority."""
     victims: tuple[int, ...]
     was_rank_0: bool
     world_size: int

@@ -72,15 +72,13 @@ def summarize(
     delays: int, wrong: Sequence[str], unprovoked: Sequence[str],
 ) -> ChaosReport:  # fmt: skip
     """The report of a run."""
-    injected = Counter(
-        kind.value for outcome in outcomes for kind, _ in zip(outcome.fault.kinds, outcome.victims, strict=False)
-    )
+    injected = Counter(kind.value for outcome in outcomes for kind in outcome.kinds)
     accused = [words for outcome in outcomes for words in outcome.accused]
     named = sum(outcome.named for outcome in outcomes)
     details = [f"wrong result: {words}" for words in wrong]
     details += [f"without a fault: {words}" for words in unprovoked]
     for outcome in outcomes:
-        where = f"fault {outcome.fault.number} ({' and '.join(outcome.fault.kinds)} of {_ranks(outcome.victims)})"
+        where = f"fault {outcome.fault.number} ({' and '.join(outcome.kinds)} of {_ranks(outcome.victims)})"
         details += [f"{where}: wrongly accused by {words.splitlines()[0]}" for words in outcome.accused]
         details += [f"{where}: {outcome.trouble}"] * bool(outcome.trouble)
         details += [f"{where}: a result after it had been given up"] * outcome.late_result
@@ -170,7 +168,7 @@ def _groups(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:
         if len(outcome.victims) > 1:
             groups["double"].append(outcome)
             continue
-        groups[outcome.fault.kinds[0].value].append(outcome)
+        groups[outcome.kinds[0].value].append(outcome)
         if outcome.was_rank_0:
             groups["rank 0"].append(outcome)
     return groups
