@@ -49,28 +49,34 @@ def free_port() -> int:
 
 
 def run_ranks(
-    world_size: int, function: Callable[..., Any], *args: Any, timeout: float = 20.0, transport: str = "auto"
-) -> list[Any]:
+    world_size: int, function: Callable[..., Any], *args: Any, timeout: float = 20.0, transport: str = "auto",
+    spares: int = 0, heartbeat: str = "",
+) -> list[Any]:  # fmt: skip
     """``function(communicator, *args)`` on every rank; the values, in rank order. A rank that fails fails the test."""
-    outcomes = outcomes_of(world_size, function, *args, timeout=timeout, transport=transport)
+    outcomes = outcomes_of(
+        world_size, function, *args, timeout=timeout, transport=transport, spares=spares, heartbeat=heartbeat
+    )
     failed = {rank: outcome for rank, outcome in enumerate(outcomes) if outcome.kind or outcome.exit_code}
     assert not failed, "\n".join(f"rank {rank}: {outcome.kind}: {outcome.error}" for rank, outcome in failed.items())
     return [outcome.value for outcome in outcomes]
 
 
 def outcomes_of(
-    world_size: int, function: Callable[..., Any], *args: Any, timeout: float = 20.0, transport: str = "auto"
-) -> list[Outcome]:
-    """What became of every rank. ``timeout`` is the communicator's."""
+    world_size: int, function: Callable[..., Any], *args: Any, timeout: float = 20.0, transport: str = "auto",
+    spares: int = 0, heartbeat: str = "",
+) -> list[Outcome]:  # fmt: skip
+    """What became of every rank, spares last. ``timeout`` is the communicator's, ``heartbeat`` a duration in words."""
     base = {
         "ATOLL_WORLD_SIZE": str(world_size),
         "ATOLL_RENDEZVOUS": f"127.0.0.1:{free_port()}",
         "ATOLL_SECRET": secrets.token_hex(16),
         "ATOLL_TRANSPORT": transport,
+        "ATOLL_SPARES": str(spares),
+        "ATOLL_HEARTBEAT_TIMEOUT": heartbeat,
     }
     processes, pipes = [], []
     try:
-        for rank in range(world_size):
+        for rank in range(world_size + spares):
             ours, theirs = _context.Pipe(duplex=False)
             environ = {**base, "ATOLL_RANK": str(rank)}
             process = _context.Process(target=_rank_main, args=(theirs, environ, timeout, function, args), daemon=True)
