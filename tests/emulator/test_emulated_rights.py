@@ -40,12 +40,16 @@ def test_a_user_without_rights_enters_a_user_namespace() -> None:
     probe = run(["unshare", "-Urn", "true"], preexec_fn=without_rights())
     if probe.returncode:
         pytest.skip(f"user namespaces are not to be had here: {probe.stderr.strip()}")
-    words = "import os; print(os.environ['ATOLL_LISTEN'], os.readlink('/proc/self/ns/user'))"
-    done = run([*EMULATE, "launch", "--", sys.executable, "-c", words], preexec_fn=without_rights())
+    words = (
+        "import os; print(os.environ['ATOLL_LISTEN'], os.readlink('/proc/self/ns/user'), os.environ['ATOLL_TRANSPORT'])"  # noqa: E501
+    )
+    environ = {**os.environ, "ATOLL_TRANSPORT": "auto"}
+    done = run([*EMULATE, "launch", "--", sys.executable, "-c", words], preexec_fn=without_rights(), env=environ)
     assert done.returncode == 0, done.stderr
     said = sorted(line.split() for line in done.stdout.splitlines())
     assert [line[0] for line in said] == ["10.77.0.1", "10.77.1.1"]
     assert {line[1] for line in said} != {os.readlink("/proc/self/ns/user")}
+    assert {line[2] for line in said} == {"tcp"}, "shared memory would know nothing of the links"
 
 
 def test_who_may_have_neither_is_told_what_to_do() -> None:

@@ -49,6 +49,8 @@ def main(places_json: str, command: list[str]) -> None:
             "ATOLL_RENDEZVOUS": f"{places.addresses[0]}:{places.port}",
             "ATOLL_LOCAL_RANK": str(rank % places.ranks_per_node),
             "ATOLL_LOCAL_WORLD_SIZE": str(places.ranks_per_node),
+            # Memory knows nothing of the emulated links.
+            "ATOLL_TRANSPORT": "tcp",
             VARIABLE: places.mark,
         }
     )
