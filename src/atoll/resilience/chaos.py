@@ -16,6 +16,7 @@ import random
 import signal
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +24,7 @@ import msgspec
 
 from atoll.resilience.chaos_network import Cables
 from atoll.resilience.chaos_plan import SILENT, Fault, Kind, Outcome, Second, draw_fault
-from atoll.resilience.chaos_rank import RankSettings
+from atoll.resilience.chaos_rank import RankSettings, main
 from atoll.resilience.chaos_world import ChaosWorld, Event
 
 JOIN_LIMIT_S: Final = 60.0
@@ -59,6 +60,8 @@ class Chaos:
         self._cables = cables
         self._members: list[int] = []
         self._broken: set[int] = set()
+        self._cabled = False
+        self._transport = ""
 
     def run(self, until: Callable[[int], bool], first: int = 0) -> Iterator[Outcome]:
         """Outcomes of faults ``first``, ``first + 1``, ... until ``until(number)`` says it is enough."""
@@ -70,7 +73,7 @@ class Chaos:
                     self._begin(world)
                     while not until(number) and len(self._members) > 2:
                         fault = draw_fault(number, self.settings.seed, self.settings.kinds)
-                        if Kind.PARTITION in fault.kinds and world.cabled is False:
+                        if Kind.PARTITION in fault.kinds and not self._cabled:
                             break
                         outcome = self._one(world, fault)
                         number += 1
@@ -92,8 +95,16 @@ class Chaos:
         rank = RankSettings(
             chance.getrandbits(32), s.heartbeat_s, s.timeout_s, JOIN_LIMIT_S, chance.choice(("auto", "tcp"))
         )  # fmt: skip
-        cables = self._cables if cabled else None
-        return ChaosWorld(s.world_size, s.spares, rank, cables, s.log, f"world{self.worlds}")
+        self._cabled = cabled
+        self._transport = "tcp over cables" if cabled else rank.transport
+        return ChaosWorld(
+            s.world_size,
+            s.spares,
+            partial(main, rank),
+            cables=self._cables if cabled else None,
+            log=s.log,
+            name=f"world{self.worlds}",
+        )
 
     def _begin(self, world: ChaosWorld) -> None:
         """Wait until all work."""
@@ -129,7 +140,7 @@ class Chaos:
         new: list[int] = []
         while time.monotonic() < deadline:
             heard = world.listen(min(deadline, second_at))
-            if pending and second_at == math.inf and any(e.what == "error" and e.rank not in victims for e in heard):
+            if pending and second_at == math.inf and any(e.what == "error" and e.rank in others for e in heard):
                 second_at = time.monotonic() + fault.second_s
             if time.monotonic() >= second_at:
                 pending, second_at = False, math.inf
@@ -154,17 +165,18 @@ class Chaos:
             self._members = new
         late = self._resume(world, victims, results) if new else False
         events = world.events[before:]
-        self._broken.update(victims)
-        return self._outcome(
+        outcome = self._outcome(
             fault, kinds, victims, members, world, events, (begun, last, recovered), trouble, hang=hang, late=late
         )  # fmt: skip
+        self._broken.update(victims)
+        return outcome
 
     def _outcome(
         self, fault: Fault, kinds: tuple[Kind, ...], victims: list[int], members: list[int], world: ChaosWorld,
         events: list[Event], times: tuple[float, float, float], trouble: str, *, hang: bool, late: bool,
     ) -> Outcome:  # fmt: skip
         begun, last, recovered = times
-        errors = [e for e in events if e.what == "error" and e.rank not in victims]
+        errors = [e for e in events if e.what == "error" and e.rank not in {*victims, *self._broken}]
         right = [e for e in errors if e.facts[1] and set(e.facts[1]) <= set(victims)]
         accused = tuple(
             f"rank {e.rank}: {e.facts[0]} naming {e.facts[1]}: {e.facts[2]}" for e in errors if e not in right
@@ -178,7 +190,7 @@ class Chaos:
             victims=tuple(victims),
             was_rank_0=members[0] in victims,
             world_size=len(members),
-            transport=world.transport,
+            transport=self._transport,
             detect_s=max(known) - begun if known else math.nan,
             recover_s=math.nan if trouble else recovered - last,
             named=len(right),
@@ -259,7 +271,7 @@ class Chaos:
         said = [
             f"rank {e.rank} {e.what}: {' '.join(map(str, e.facts))}"
             for e in events
-            if e.rank not in victims and e.what != "on"
+            if e.rank not in {*victims, *self._broken} and e.what != "on"
         ]
         alive = [rank for rank in range(world.total) if world.is_alive(rank)]
         return f"not gone on; alive: {alive}; " + " | ".join(said[-6:] or ["nothing was said"])

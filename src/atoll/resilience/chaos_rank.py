@@ -61,7 +61,7 @@ class Voice:
         os.write(self._descriptor, line.encode() + b"\n")
 
 
-def main(environ: Mapping[str, str], settings: RankSettings, voice: Voice, results: Array) -> None:
+def main(settings: RankSettings, environ: Mapping[str, str], voice: Voice, results: Array) -> None:
     """Live until told otherwise; ``results[rank]`` counts the results that this rank was handed."""
     faulthandler.register(signal.SIGUSR2, all_threads=True)
     signal.signal(signal.SIGUSR1, lambda *_: shut_all_sockets())

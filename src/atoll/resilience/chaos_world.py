@@ -16,6 +16,7 @@ import secrets
 import select
 import signal
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,9 +25,13 @@ import numpy as np
 
 from atoll.resilience.chaos_network import Cables
 from atoll.resilience.chaos_plan import Kind
-from atoll.resilience.chaos_rank import RankSettings, Voice, main
+from atoll.resilience.chaos_rank import Voice
+from atoll.runtime.arrays import Array
 
 _PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
+
+Live = Callable[[Mapping[str, str], Voice, Array], None]
+"""What a rank does: its environment, its voice, and where it counts results."""
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -39,23 +44,22 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class ChaosWorld:
-    """``world_size`` ranks and ``spares``, at work; a context manager that ends all of them.
+    """``world_size`` ranks and ``spares``, each of which does ``live``; a context manager that ends all of them.
 
     ``cables``: each rank in its place of that network; else all on loopback. ``log`` is a folder for what the ranks
     say on stderr, and for stacks of those that hang.
     """
 
     def __init__(
-        self, world_size: int, spares: int, settings: RankSettings, cables: Cables | None, log: Path | None, name: str
-    ) -> None:
+        self, world_size: int, spares: int, live: Live, *, cables: Cables | None = None, log: Path | None = None,
+        name: str = "",
+    ) -> None:  # fmt: skip
         self.total = world_size + spares
         self.world_size = world_size
         self.events: list[Event] = []
         self.gone: set[int] = set()  # ranks whose pipe has closed
         self.stopped: set[int] = set()
         self._cables = cables
-        self.cabled = cables is not None
-        self.transport = "tcp over cables" if cables is not None else settings.transport
         self._pulled: set[int] = set()
         self._memory = mmap.mmap(-1, max(4096, 16 * self.total))
         self.results = np.frombuffer(self._memory, np.int64)[: 2 * self.total].reshape(self.total, 2)
@@ -74,7 +78,7 @@ class ChaosWorld:
             reading, writing = os.pipe2(os.O_CLOEXEC)
             pid = os.fork()
             if pid == 0:
-                self._be(rank, writing, environ, settings, log and log / f"{name}-rank{rank}.txt")
+                self._be(rank, writing, environ, live, log and log / f"{name}-rank{rank}.txt")
             os.close(writing)
             self.pids.append(pid)
             self._pipes[reading] = (rank, bytearray())
@@ -159,7 +163,7 @@ class ChaosWorld:
         buffer[:] = rest
         return [Event(rank, what, time_s, tuple(facts)) for what, time_s, *facts in map(json.loads, lines)]
 
-    def _be(self, rank: int, writing: int, environ: dict[str, str], settings: RankSettings, log: Path | None) -> None:
+    def _be(self, rank: int, writing: int, environ: dict[str, str], live: Live, log: Path | None) -> None:
         """Become a rank; never returns."""
         status = 1
         try:
@@ -172,7 +176,7 @@ class ChaosWorld:
             os.dup2(output, 2)
             if self._cables is not None:
                 self._cables.enter(rank)
-            main({**environ, "ATOLL_RANK": str(rank)}, settings, Voice(writing), self.results)
+            live({**environ, "ATOLL_RANK": str(rank)}, Voice(writing), self.results)
             status = 0
         except BaseException:
             import traceback
