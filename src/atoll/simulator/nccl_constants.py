@@ -61,6 +61,9 @@ RING_PLATEAU_OLD: Final = 1.9
 # enqueue.cc and collectives.h: Simple moves a chunk of 4 steps in slices of 2, one step being an eighth of 4 MiB.
 SLICES_PER_CHUNK: Final = 2
 NVLS_CHUNK_BYTES: Final = 128 * 1024
+IN_SWITCH_PEAK: Final = {"Hopper": 480.0, "Blackwell": 850.0}
+"""Bus bandwidth in GB/s that all-reduce in NVSwitches reaches at most, on 8 GPUs as on 32: NVIDIA GTC 2025 S72583. The
+tuner's own figure for Blackwell lies above it."""
 NVLS_PIPELINE_STAGES: Final = 2
 """Scatter and gather on either side of the in-switch reduction; each holds one loop's chunks before data comes out."""
 P2P_LL_THRESHOLD_BYTES: Final = 16384

@@ -196,6 +196,9 @@ def _in_switch(
     heads, speed = graph_channels(comm, algorithm, environment)
     intra = heads * speed * comm.gpu.generation.nvls_efficiency * (heads - 1) / heads * 2
     network_bound = collective == "all_reduce" and comm.domains > 1 and bus < intra * 0.999
+    peak = constants.IN_SWITCH_PEAK.get(comm.gpu.generation.name, bus)
+    if bus > peak:
+        bus, network_bound = peak, False
     bus *= factors.network_bandwidth if network_bound else factors.bandwidth
     carried = size_bytes + constants.NVLS_PIPELINE_STAGES * nvls_loop_bytes(comm, algorithm, size_bytes, environment)
     algorithm_rate = bus * bus_to_algorithm(comm, collective, algorithm)
