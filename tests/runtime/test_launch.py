@@ -260,6 +260,11 @@ def test_a_reader_that_goes_away_ends_the_job(script) -> None:
         (["-n", "2", "--"], "nothing to run"),
         (["-n", "2", "--grace", "soon", "x.py"], "--grace: expected a duration"),
         (["-n", "two", "x.py"], "'two' is not a valid integer"),
+        (["-n", "4096", "--spares", "1", "x.py"], "--spares: expected 0 to 0, got 1"),
+        (["-n", "2", "--spares", "-1", "x.py"], "--spares: expected 0 to 4094, got -1"),
+        (["-n", "2", "--tolerate", "-1", "x.py"], "--tolerate: expected 0 or more, got -1"),
+        (["-n", "2", "--heartbeat-timeout", "0s", "x.py"], "--heartbeat-timeout: expected more than 0 seconds"),
+        (["-n", "2", "--heartbeat-timeout", "long", "x.py"], "--heartbeat-timeout: expected a duration"),
         (["x.py"], "Missing option"),
     ],
 )
@@ -279,3 +284,58 @@ def test_bad_input_exits_with_2() -> None:
     assert result.stderr == "atoll: -n: expected 1 to 4096 ranks, got 0\n" or "no script" in result.stderr
     assert result.stdout == ""
     assert result.returncode == 2
+
+
+GOES_ON = (
+    "import atoll, numpy as np\n"
+    "world = atoll.init()\n"
+    "if world.generation == 0:\n"
+    "    world.barrier()\n"
+    "    if world.rank == 1: os.kill(os.getpid(), signal.HOW)\n"
+    "    try:\n"
+    "        while True: world.all_reduce(np.ones(9))\n"
+    "    except atoll.PeerLost: world = world.grow()\n"
+    "print(world.rank, world.world_size, world.all_reduce(np.ones(1))[0], flush=True)\n"
+    "world.close()\n"
+)
+
+
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP"])
+def test_a_spare_replaces_a_lost_rank_and_the_job_succeeds(script, how: str) -> None:
+    path = script(GOES_ON.replace("HOW", how))
+    result = launch("-n", "3", "--spares", "2", "--heartbeat-timeout", "1s", "--grace", "500ms", path)
+    assert result.returncode == 0, result.stderr
+    assert sorted(result.stdout.splitlines()) == [f"{rank} 3 3.0" for rank in range(3)]
+    # A stopped one is killed once all others have ended, however it was stopped.
+    assert "rank 1 was lost after" in result.stderr
+    assert "killed by SIGKILL (signal 9)); the job went on" in result.stderr
+
+
+def test_as_many_failures_are_tolerated_as_was_said(script) -> None:
+    path = script("sys.exit(3 if rank < 2 else 0)")
+    assert launch("-n", "4", "--tolerate", "2", path).returncode == 0
+    result = launch("-n", "4", "--tolerate", "1", path)
+    assert result.returncode == 3
+    assert "failed first: exit status 3" in result.stderr
+
+
+def test_watch_shows_who_comes_late(script) -> None:
+    path = script(
+        "import atoll, numpy as np\n"
+        "world = atoll.init()\n"
+        "for _ in range(20):\n"
+        "    time.sleep(0.08 if rank == 1 else 0.01)\n"
+        "    world.all_reduce(np.ones(9))\n"
+        "world.barrier()\n"
+        "print('done')\n"
+        "world.close()\n"
+    )
+    result = launch("-n", "2", "--watch", path)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == "done\ndone\n"
+    title, first, second = result.stderr.splitlines()
+    assert title.split() == ["rank", "calls", "comes", "late", "by", "share", "doing"]
+    assert first.split()[0] == "1"
+    assert "SLOW" in first
+    assert second.split()[0] == "0"
+    assert "barrier" in first

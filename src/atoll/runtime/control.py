@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import atexit
 import logging
-import math
 import os
 import select
 import threading
@@ -150,9 +149,10 @@ class Control:
 
     def unregister(self, communicator_id: int) -> None:
         """The communicator is closed; nothing more is asked of or said about it."""
-        if self._ledgers.pop(communicator_id, None) is not None:
+        ledger = self._ledgers.pop(communicator_id, None)
+        if ledger is not None:
             self._wakes.pop(communicator_id, None)
-            self._post(lambda _: self._machine.unregister(communicator_id))
+            self._post(partial(self._take_leave, ledger))
 
     def enter(self, call: CallDescriptor) -> None:
         """A collective begins. Under a microsecond; then look at ``failure`` once."""
@@ -353,8 +353,12 @@ class Control:
         self._endpoint.close()
         self._epoll.close()
         if self._reporter is not None:
-            self._reporter.report(list(self._ledgers.values()), math.inf)
             self._reporter.close()
+
+    def _take_leave(self, ledger: CallLedger, _: float) -> list[Instruction]:
+        if self._reporter is not None:
+            self._reporter.tell(ledger)
+        return self._machine.unregister(ledger.communicator_id)
 
     def _ask_roster(self, ask: Callable[[float], None]) -> None:
         def command(now: float) -> list[Instruction]:

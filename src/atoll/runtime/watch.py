@@ -61,25 +61,28 @@ class Reporter:
 
     def report(self, ledgers: Iterable[CallLedger], now: float) -> None:
         """Say what is new on communicators that are in use."""
-        if now < self.next_at:
+        if now >= self.next_at:
+            self.next_at = now + REPORT_EVERY_S
+            for ledger in ledgers:
+                self.tell(ledger)
+
+    def tell(self, ledger: CallLedger) -> None:
+        """Say what is new on one communicator; nothing of transfers between two ranks, or when it has failed."""
+        last = ledger.last
+        if last is None or last.collective == "send" or ledger.failure is not None:
             return
-        self.next_at = now + REPORT_EVERY_S
-        for ledger in ledgers:
-            last = ledger.last
-            if last is None or last.collective == "send" or ledger.failure is not None:
-                continue
-            known = self._told.get(ledger.communicator_id, 0)
-            first, times = ledger.arrivals(max(known, ledger.entered - MAX_ARRIVALS))
-            inside = ledger.is_inside(last.sequence)
-            status = Status(
-                self._rank, ledger.communicator_id, ledger.ranks, first, tuple(times), last.describe()[:1024], inside,
-                ledger.entered_at,
-            )  # fmt: skip
-            try:
-                self._channel.send(msgspec.msgpack.encode(status), socket.MSG_DONTWAIT)
-            except OSError:
-                return  # the launcher does not keep up, or is gone
-            self._told[ledger.communicator_id] = first + len(times)
+        known = self._told.get(ledger.communicator_id, 0)
+        first, times = ledger.arrivals(max(known, ledger.entered - MAX_ARRIVALS))
+        inside = ledger.is_inside(last.sequence)
+        status = Status(
+            self._rank, ledger.communicator_id, ledger.ranks, first, tuple(times), last.describe()[:1024], inside,
+            ledger.entered_at,
+        )  # fmt: skip
+        try:
+            self._channel.send(msgspec.msgpack.encode(status), socket.MSG_DONTWAIT)
+        except OSError:
+            return  # the launcher does not keep up, or is gone
+        self._told[ledger.communicator_id] = first + len(times)
 
     def close(self) -> None:
         """Let go of the launcher's socket."""
@@ -146,7 +149,7 @@ class Board:
         watched.latest[rank] = (status, now, status.first + len(status.times))
         for place, at in enumerate(status.times):
             watched.board.arrived(rank, status.first + place, at)
-        watched.board.forget_before(min(calls for _, _, calls in watched.latest.values()) - MAX_PENDING)
+        watched.board.forget_before(max(calls for _, _, calls in watched.latest.values()) - MAX_PENDING)
 
     def rows(self, now: float) -> list[Row]:
         """The ranks of the communicator that most is going on in; the latest to come first."""
