@@ -75,7 +75,9 @@ class Caller:
         if error is not None:
             # Without the places where it was raised before, which hold on to the arrays of those calls.
             raise error.with_traceback(None)
-        timeout_s = self.timeout_s if timeout is None else timeout
+        if timeout is None:
+            return self.timeout_s
+        timeout_s = timeout
         if not isinstance(timeout_s, Real) or not timeout_s > 0:
             raise SpecError(f"timeout: expected more than 0 seconds, got {timeout_s!r}")
         return float(timeout_s)
@@ -131,7 +133,7 @@ class Caller:
             if plan.line is None or links is None:
                 return False
             ufunc = None if reduction is None else reduction.ufunc
-            bound = self._bound[key] = BoundLine(plan.line, plan.program, links, dtype, ufunc)
+            bound = self._bound[key] = BoundLine(plan.line, plan.program, links, dtype, ufunc, call.fingerprint())
         progress = self.process.progress
         if not progress.begin_alone():
             return False
@@ -142,11 +144,11 @@ class Caller:
             scratch = self._scratch.take(scratch_bytes) if scratch_bytes else NOTHING
             stopped = bound.run(
                 (
-                    nothing if source is None else source.reshape(-1),
-                    nothing if target is None else target.reshape(-1),
+                    nothing if source is None else source if source.ndim == 1 else source.reshape(-1),
+                    nothing if target is None else target if target.ndim == 1 else target.reshape(-1),
                     typed(scratch, dtype) if scratch_bytes else nothing,
                 ),
-                call.sequence, call.fingerprint(), scratch,
+                call.sequence, scratch,
             )  # fmt: skip
         finally:
             progress.end_alone()

@@ -83,8 +83,10 @@ class BoundLine:
 
     def __init__(
         self, line: Line, program: Program, links: Sequence[SharedLink | None], dtype: np.dtype[Any],
-        ufunc: np.ufunc | None,
+        ufunc: np.ufunc | None, fingerprint: int,
     ) -> None:  # fmt: skip
+        """``fingerprint`` is that of every call that runs the line."""
+        self._fingerprint = fingerprint
         self.links = links
         self.program = program
         self.has_tokens = program.payload_operations != len(program.operations)
@@ -94,12 +96,10 @@ class BoundLine:
         self._steps = [_Step(instruction, links[instruction.lane], dtype) for instruction in line.instructions]
         self._lent: dict[int, tuple[SharedLink, int]] = {}  # of the call that runs: operation -> record
 
-    def run(
-        self, memory: Memory, sequence: int, fingerprint: int, scratch: npt.NDArray[np.uint8]
-    ) -> Stopped | None:  # fmt: skip
+    def run(self, memory: Memory, sequence: int, scratch: npt.NDArray[np.uint8]) -> Stopped | None:
         """Do it all, or as much as can be done; ``None`` when all is done. ``memory`` is input, output and scratch as
         elements."""
-        ufunc = self._ufunc
+        ufunc, fingerprint = self._ufunc, self._fingerprint
         silent = False  # whether a peer may sleep that has not been told what was posted or taken
         if self._lent:
             self._lent.clear()

@@ -99,7 +99,7 @@ class Progress:
 
         Whether it was taken; then ``end_alone`` gives it back.
         """
-        if self._driver or self._tasks or self._inbox or self._waiters or not self._turn.acquire(blocking=False):
+        if self._driver or self._tasks or self._inbox or self._waiters or not self._turn.acquire(False):
             return False
         try:
             if self._driver or self._closed:
