@@ -21,14 +21,13 @@ from atoll.errors import SpecError, WorldError
 from atoll.runtime.arrays import NOTHING, Array, Bytes, flat_bytes
 from atoll.runtime.descriptor import CallDescriptor
 from atoll.runtime.endpoint import Connection, ConnectionKey
-from atoll.runtime.lean import BoundLine, Stopped
+from atoll.runtime.lean import SOCKET_BYTES, AnyLink, BoundLine, Stopped
 from atoll.runtime.linear import typed
 from atoll.runtime.link import ByteCount, Link
 from atoll.runtime.machine import Machine
 from atoll.runtime.plans import Plan
 from atoll.runtime.process import Process
 from atoll.runtime.program import LOCAL, Lane, Program
-from atoll.runtime.progress import AnyLink
 from atoll.runtime.reduction import Reduction
 from atoll.runtime.shared_link import SharedLink
 from atoll.runtime.task import Task
@@ -129,7 +128,7 @@ class Caller:
         key = (plan, dtype, reduction)
         bound = self._bound.get(key)
         if bound is None:
-            links = self._shared_links(plan)
+            links = self._links_of_line(plan)
             if plan.line is None or links is None:
                 return False
             ufunc = None if reduction is None else reduction.ufunc
@@ -160,13 +159,18 @@ class Caller:
             _count_tokens(plan.program, bound.links)
         return True
 
-    def _shared_links(self, plan: Plan) -> list[SharedLink | None] | None:
-        """The links of the program's lanes; None unless all are there and go through shared memory."""
-        links: list[SharedLink | None] = []
+    def _links_of_line(self, plan: Plan) -> list[AnyLink | None] | None:
+        """The links of the program's lanes; None unless all are there and can take its operations at once."""
+        links: list[AnyLink | None] = []
         for lane in plan.program.lanes:
             link = None if lane.peer == LOCAL else self._links.get((lane.peer, lane.channel))
-            if (link is None and lane.peer != LOCAL) or isinstance(link, Link):
+            if link is None and lane.peer != LOCAL:
                 return None
+            if isinstance(link, Link):
+                largest = max(operation.num_bytes for operation in lane.operations)
+                if largest > SOCKET_BYTES:
+                    return None
+                link.begin_line(largest)
             links.append(link)
         return links
 
@@ -195,7 +199,7 @@ class Caller:
         source, target = (NOTHING if array is None else flat_bytes(array) for array in arrays)
         machine = Machine(program, (source, target, scratch), dtype, reduction, staging)
         if stopped is not None:
-            machine.resume(stopped.marks, stopped.posted)
+            machine.resume(stopped.marks, stopped.posted, stopped.rests)
         return Task(call, machine, links, self.world_ranks, timeout_s, deadline, asynchronous, on_finish)
 
     def release(self, error: BaseException) -> None:
