@@ -36,7 +36,7 @@ HEADER = struct.Struct("<QQ")
 
 
 NO_ROOM, NEVER = -1, -2  # what ``post`` and ``receive`` of a line say instead of a number
-_TOKEN = b"\0"
+_TOKEN = memoryview(b"\0")
 
 
 class Pumped(Enum):
@@ -231,7 +231,7 @@ class Link:
         self.sent_of_line = 0
         if self._out_sequence != sequence:
             self._out_sequence, self._out_left = sequence, HEADER.size
-        data = memoryview(_TOKEN if source is None else source.view(np.uint8))
+        data = _TOKEN if source is None else source.view(np.uint8).data
         left = self._out_left
         try:
             if left:
