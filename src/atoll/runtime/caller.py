@@ -21,14 +21,13 @@ from atoll.errors import SpecError, WorldError
 from atoll.runtime.arrays import NOTHING, Array, Bytes, flat_bytes
 from atoll.runtime.descriptor import CallDescriptor
 from atoll.runtime.endpoint import Connection, ConnectionKey
-from atoll.runtime.lean import BoundLine, Stopped
+from atoll.runtime.lean import SOCKET_BYTES, AnyLink, BoundLine, Stopped
 from atoll.runtime.linear import typed
 from atoll.runtime.link import ByteCount, Link
 from atoll.runtime.machine import Machine
 from atoll.runtime.plans import Plan
 from atoll.runtime.process import Process
 from atoll.runtime.program import LOCAL, Lane, Program
-from atoll.runtime.progress import AnyLink
 from atoll.runtime.reduction import Reduction
 from atoll.runtime.shared_link import SharedLink
 from atoll.runtime.task import Task
@@ -75,7 +74,9 @@ class Caller:
         if error is not None:
             # Without the places where it was raised before, which hold on to the arrays of those calls.
             raise error.with_traceback(None)
-        timeout_s = self.timeout_s if timeout is None else timeout
+        if timeout is None:
+            return self.timeout_s
+        timeout_s = timeout
         if not isinstance(timeout_s, Real) or not timeout_s > 0:
             raise SpecError(f"timeout: expected more than 0 seconds, got {timeout_s!r}")
         return float(timeout_s)
@@ -131,11 +132,11 @@ class Caller:
         key = (plan, dtype, reduction)
         bound = self._bound.get(key)
         if bound is None:
-            links = self._shared_links(plan)
+            links = self._links_of_line(plan)
             if plan.line is None or links is None:
                 return False
             ufunc = None if reduction is None else reduction.ufunc
-            bound = self._bound[key] = BoundLine(plan.line, plan.program, links, dtype, ufunc)
+            bound = self._bound[key] = BoundLine(plan.line, plan.program, links, dtype, ufunc, call.fingerprint())
         progress = self.process.progress
         if not progress.begin_alone():
             return False
@@ -146,11 +147,11 @@ class Caller:
             scratch = self._scratch.take(scratch_bytes) if scratch_bytes else NOTHING
             stopped = bound.run(
                 (
-                    nothing if source is None else source.reshape(-1),
-                    nothing if target is None else target.reshape(-1),
+                    nothing if source is None else source if source.ndim == 1 else source.reshape(-1),
+                    nothing if target is None else target if target.ndim == 1 else target.reshape(-1),
                     typed(scratch, dtype) if scratch_bytes else nothing,
                 ),
-                call.sequence, call.fingerprint(), scratch,
+                call.sequence, scratch,
             )  # fmt: skip
         finally:
             progress.end_alone()
@@ -162,13 +163,18 @@ class Caller:
             _count_tokens(plan.program, bound.links)
         return True
 
-    def _shared_links(self, plan: Plan) -> list[SharedLink | None] | None:
-        """The links of the program's lanes; None unless all are there and go through shared memory."""
-        links: list[SharedLink | None] = []
+    def _links_of_line(self, plan: Plan) -> list[AnyLink | None] | None:
+        """The links of the program's lanes; None unless all are there and can take its operations at once."""
+        links: list[AnyLink | None] = []
         for lane in plan.program.lanes:
             link = None if lane.peer == LOCAL else self._links.get((lane.peer, lane.channel))
-            if (link is None and lane.peer != LOCAL) or isinstance(link, Link):
+            if link is None and lane.peer != LOCAL:
                 return None
+            if isinstance(link, Link):
+                largest = max(operation.num_bytes for operation in lane.operations)
+                if largest > SOCKET_BYTES:
+                    return None
+                link.begin_line(largest)
             links.append(link)
         return links
 
@@ -197,7 +203,7 @@ class Caller:
         source, target = (NOTHING if array is None else flat_bytes(array) for array in arrays)
         machine = Machine(program, (source, target, scratch), dtype, reduction, staging)
         if stopped is not None:
-            machine.resume(stopped.marks, stopped.posted)
+            machine.resume(stopped.marks, stopped.posted, stopped.rests)
         return Task(call, machine, links, self.world_ranks, timeout_s, deadline, asynchronous, on_finish)
 
     def release(self, error: BaseException) -> None:

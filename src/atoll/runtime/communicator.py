@@ -377,7 +377,9 @@ class Communicator:
             size = length if collective == "all_gather" else prod(shape)
             result = np.empty(shape, dtype) if out is None else as_output(collective, out, dtype, size)
             target = contiguous_stand_in(result)
-            if out is not None and np.may_share_memory(source, result):
+            if out is source and collective == "all_reduce" and target is result:
+                in_place = True  # ``as_output`` has seen that it may be written
+            elif out is not None and np.may_share_memory(source, result):
                 in_place = (
                     target is result
                     and source.flags.writeable

@@ -117,6 +117,7 @@ class Introduction:
         if not mapped or shared is None:
             self.close()
             return b""
+        shared.segment.forget_descriptor()  # the peer has mapped it
         shared.peer_pid = pid
         shared.peer_reads_us = bool(can_read_us)
         shared.we_read_peer = can_read(pid, address, self._nonce)

@@ -1,6 +1,7 @@
-"""Running a line where all ranks are on one host: a call's work done at once, by the thread that calls.
+"""Running a line: a call's work done at once, by the thread that calls.
 
-Used when nothing else is in flight. Each instruction looks whether it can be done, for a moment; when it has waited
+Used when nothing else is in flight, between ranks of one host at any size, across a socket where all operations are
+small enough to go out at once. Each instruction looks whether it can be done, for a moment; when it has waited
 longer than a call between ranks that are all there ever takes, ``run`` stops where it is, and the machine goes on from
 there (``Stopped``): it sleeps properly, sees deadlines and dead peers, and finds out who called what. So nothing that
 can go wrong is dealt with twice.
@@ -32,21 +33,27 @@ from atoll.runtime.linear import (
     Instruction,
     Line,
 )  # fmt: skip
+from atoll.runtime.link import NEVER, Link
 from atoll.runtime.program import Program
-from atoll.runtime.shared_link import NEVER, STAGED_AT_MOST, SharedLink
+from atoll.runtime.shared_link import STAGED_AT_MOST, SharedLink
 from atoll.runtime.shared_ring import HEAD, RECORD, SLOT_BYTES, SLOTS, STAGED, TAIL
 
 Array = npt.NDArray[Any]
 Memory = tuple[Array, Array, Array]
+AnyLink = Link | SharedLink
 LOOKS: Final = 40  # before the processor is yielded for the first time
+SOCKET_LOOKS: Final = 4  # the same for a socket, where a look is a system call
 YIELDS: Final = 200
+SOCKET_BYTES: Final = 64 << 10  # of an operation that a socket takes at once
 
 
 class Stopped(msgspec.Struct, frozen=True):
-    """Where a line was left: bytes done and bytes posted of each operation, and the scratch memory it used."""
+    """Where a line was left: bytes done and bytes posted of each operation, bytes that have come for each lane beyond
+    those, and the scratch memory it used."""
 
     marks: list[int]
     posted: list[int]
+    rests: list[bytes]
     scratch: npt.NDArray[np.uint8]
 
 
@@ -54,11 +61,11 @@ class _Step:
     """An instruction with what it needs at hand: ``area`` is the staging area, ``view`` the first of it."""
 
     __slots__ = (
-        "area", "count", "elements", "inlet", "instruction", "itemsize", "kind", "link", "num_bytes", "operand",
-        "outlet", "received_first", "source", "staged", "target", "view",
+        "area", "count", "elements", "inlet", "instruction", "itemsize", "kind", "link", "looks", "num_bytes",
+        "operand", "outlet", "received_first", "source", "staged", "target", "view",
     )  # fmt: skip
 
-    def __init__(self, instruction: Instruction, link: SharedLink | None, dtype: np.dtype[Any]) -> None:
+    def __init__(self, instruction: Instruction, link: AnyLink | None, dtype: np.dtype[Any]) -> None:
         operation = instruction.operation
         self.kind = instruction.kind
         self.instruction = instruction
@@ -70,7 +77,9 @@ class _Step:
         self.itemsize = dtype.itemsize
         self.elements = operation.num_bytes // dtype.itemsize
         self.link = link
-        if link is not None:
+        self.staged = False
+        self.looks = SOCKET_LOOKS if isinstance(link, Link) else LOOKS
+        if isinstance(link, SharedLink):
             self.outlet, self.inlet, self.count = link.outlet, link.inlet, link.count
             ring = self.inlet if self.kind in (RECEIVE, REDUCE) else self.outlet
             self.staged = self.num_bytes <= STAGED_AT_MOST
@@ -82,9 +91,11 @@ class BoundLine:
     """A line bound to its links, for one dtype and operation; run any number of times."""
 
     def __init__(
-        self, line: Line, program: Program, links: Sequence[SharedLink | None], dtype: np.dtype[Any],
-        ufunc: np.ufunc | None,
+        self, line: Line, program: Program, links: Sequence[AnyLink | None], dtype: np.dtype[Any],
+        ufunc: np.ufunc | None, fingerprint: int,
     ) -> None:  # fmt: skip
+        """``fingerprint`` is that of every call that runs the line."""
+        self._fingerprint = fingerprint
         self.links = links
         self.program = program
         self.has_tokens = program.payload_operations != len(program.operations)
@@ -92,24 +103,20 @@ class BoundLine:
         self._instructions = line.instructions
         self._distinct = [link for at, link in enumerate(links) if link is not None and link not in links[:at]]
         self._steps = [_Step(instruction, links[instruction.lane], dtype) for instruction in line.instructions]
-        self._lent: dict[int, tuple[SharedLink, int]] = {}  # of the call that runs: operation -> record
+        self._lent: dict[int, tuple[AnyLink, int]] = {}  # of the call that runs: operation -> record
 
-    def run(
-        self, memory: Memory, sequence: int, fingerprint: int, scratch: npt.NDArray[np.uint8]
-    ) -> Stopped | None:  # fmt: skip
+    def run(self, memory: Memory, sequence: int, scratch: npt.NDArray[np.uint8]) -> Stopped | None:
         """Do it all, or as much as can be done; ``None`` when all is done. ``memory`` is input, output and scratch as
         elements."""
-        ufunc = self._ufunc
+        ufunc, fingerprint = self._ufunc, self._fingerprint
         silent = False  # whether a peer may sleep that has not been told what was posted or taken
         if self._lent:
             self._lent.clear()
         for place, step in enumerate(self._steps):
             kind = step.kind
             if kind == SEND:
-                outlet = step.outlet
-                head = outlet.head
-                words = outlet.words
-                if step.staged and words[TAIL] == head:
+                if step.staged and (words := step.outlet.words)[TAIL] == (head := step.outlet.head):
+                    outlet = step.outlet
                     buffer, where = step.source  # type: ignore[misc]
                     step.view[...] = memory[buffer][where]
                     outlet.staged_again(head, step.num_bytes)
@@ -176,7 +183,9 @@ class BoundLine:
                     if record:
                         self._lent[operation.number] = (link, record)  # type: ignore[assignment]
                     return -1
-                got = NEVER if record == NEVER else 0
+                if record == NEVER:
+                    return link.sent_of_line  # type: ignore[union-attr]
+                got = 0
             elif step.kind in (RECEIVE, REDUCE):
                 buffer, where = instruction.target  # type: ignore[misc]
                 target = memory[buffer][where]
@@ -199,11 +208,11 @@ class BoundLine:
                     return -1
                 got = 0
             elif step.kind == TOKEN_SEND:
-                if link.post_token(sequence, fingerprint):  # type: ignore[union-attr]
+                got = link.post_token(sequence, fingerprint, operation)  # type: ignore[union-attr]
+                if got == 0:
                     return -1
-                got = 0
             elif step.kind == TOKEN_RECEIVE:
-                got = link.receive_token(sequence, fingerprint)  # type: ignore[union-attr]
+                got = link.receive_token(sequence, fingerprint, operation)  # type: ignore[union-attr]
                 if got > 0:
                     return -1
             else:
@@ -211,9 +220,9 @@ class BoundLine:
                 self._move(instruction, memory)
                 return -1
             waits += 1
-            if got == NEVER or waits > LOOKS + YIELDS:
+            if got == NEVER or waits > step.looks + YIELDS:
                 return done
-            if waits > LOOKS:
+            if waits > step.looks:
                 os.sched_yield()
 
     def _move(self, instruction: Instruction, memory: Memory) -> None:
@@ -249,7 +258,11 @@ class BoundLine:
             if link.given_back(record):
                 marks[number] = self.program.operations[number].num_bytes
         stuck = self._instructions[place]
-        if stuck.kind in (RECEIVE, REDUCE):
+        if stuck.kind in (RECEIVE, REDUCE, SEND):
             marks[stuck.operation.number] = done
         self._tell()
-        return Stopped(marks, posted, scratch)
+        rests = [
+            link.rest_of_line() if link is not None and lane.incoming else b""
+            for lane, link in zip(self.program.lanes, self.links, strict=True)
+        ]
+        return Stopped(marks, posted, rests, scratch)

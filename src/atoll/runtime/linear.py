@@ -15,6 +15,9 @@ Where an order that satisfies all guards is not found there is no line, and the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -63,14 +66,13 @@ def straighten(program: Program) -> Line | None:
         lane = lane_of[operation.number]
         return not lane.incoming and lane.peer != LOCAL
 
-    ordered = sorted(operations, key=lambda operation: (operation.step, not is_send(operation), operation.number))
-    position = {operation.number: place for place, operation in enumerate(ordered)}
+    ordered = _in_order(program, is_send)
+    if ordered is None:
+        return None
     line: list[Instruction] = []
     waited: set[int] = set()
     for operation in ordered:
         for before, *_ in operation.guards:
-            if position[before] > position[operation.number]:
-                return None
             earlier = operations[before]
             if is_send(earlier) and earlier.lend and before not in waited:
                 waited.add(before)
@@ -83,6 +85,38 @@ def straighten(program: Program) -> Line | None:
         and operation.number < program.payload_operations
     ]  # fmt: skip
     return Line(tuple(line))
+
+
+def _in_order(program: Program, is_send: Callable[[Operation], bool]) -> list[Operation] | None:
+    """By step, sends first, then as the table has it, but for what waits for another one; None: in a circle."""
+    operations = program.operations
+    waits = [0] * len(operations)
+    followers: list[list[int]] = [[] for _ in operations]
+    for operation in operations:
+        for before in {before for before, *_ in operation.guards}:
+            followers[before].append(operation.number)
+            waits[operation.number] += 1
+    for lane in program.lanes:
+        for earlier, later in pairwise(lane.operations):
+            followers[earlier.number].append(later.number)
+            waits[later.number] += 1
+    ready = [
+        (operation.step, not is_send(operation), operation.number)
+        for operation in operations
+        if not waits[operation.number]
+    ]
+    heapify(ready)
+    ordered: list[Operation] = []
+    while ready:
+        step, _, number = heappop(ready)
+        if ordered and ordered[-1].step > step:
+            return None  # it would make a step wait for a later one, and ranks for each other
+        ordered.append(operations[number])
+        for follower in followers[number]:
+            waits[follower] -= 1
+            if not waits[follower]:
+                heappush(ready, (operations[follower].step, not is_send(operations[follower]), follower))
+    return ordered if len(ordered) == len(operations) else None
 
 
 def _instruction(program: Program, operation: Operation, lane: int, sends: bool) -> Instruction:

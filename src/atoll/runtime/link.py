@@ -7,6 +7,9 @@ system call on both sides.
 
 A header that is another call's is the last thing that is read from a connection.
 
+A small collective that runs as a straight line (``lean``) posts and receives whole operations instead; what it leaves
+half done, a header among it, the streams take up.
+
 Readiness is edge-triggered: a link remembers that its socket is readable or writable until a short transfer shows
 that it no longer is.
 """
@@ -17,16 +20,23 @@ import socket
 import struct
 from collections import deque
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from atoll.runtime.program import Operation
+
 if TYPE_CHECKING:
     from atoll.runtime.task import Task
 
+Array = npt.NDArray[Any]
 HEADER = struct.Struct("<QQ")
+
+
+NO_ROOM, NEVER = -1, -2  # what ``post`` and ``receive`` of a line say instead of a number
+_TOKEN = memoryview(b"\0")
 
 
 class Pumped(Enum):
@@ -84,9 +94,15 @@ class Link:
         self.hung_up = False
         self.broken = ""
         self.foreign_sequence = -1  # of the call whose header has come where another one was due
+        self._foreign_told = False
         self.queued = False
+        self._out_sequence = self._in_sequence = -1  # of the line that has last begun to send, and to receive
+        self._out_left = self._in_left = 0  # of its headers
+        self._buffer = memoryview(bytearray())  # a header, and an operation of a line
+        self._in_buffer = 0  # bytes of that operation
         self.incoming: deque[_Stream] = deque()
         self.outgoing: deque[_Stream] = deque()
+        self.sent_of_line = 0
         self._segment_bytes = segment_bytes
         self._staging: npt.NDArray[np.uint8] | None = None
 
@@ -98,10 +114,14 @@ class Link:
 
     def add(self, task: Task, lane: int, incoming: bool) -> None:
         """Queue a lane of ``task`` behind the collectives already here."""
-        if incoming:
-            self.incoming.append(_Stream(task, lane, bytearray(HEADER.size)))
-        else:
-            self.outgoing.append(_Stream(task, lane, task.header))
+        self.readable = self.writable = True  # a line may have used the socket meanwhile
+        stream = _Stream(task, lane, bytearray(HEADER.size) if incoming else task.header)
+        if incoming and self._in_sequence == task.call.sequence:
+            stream.header[:] = self._buffer[: HEADER.size]
+            stream.header_left = self._in_left
+        elif not incoming and self._out_sequence == task.call.sequence:
+            stream.header_left = self._out_left
+        (self.incoming if incoming else self.outgoing).append(stream)
 
     def pump_out(self) -> Pumped:
         """Send what may be sent, in one system call."""
@@ -141,6 +161,9 @@ class Link:
 
     def pump_in(self) -> Pumped:
         """Receive what is wanted and there, in one system call."""
+        if self.foreign_sequence >= 0 and not self._foreign_told and self.incoming:
+            self._foreign_told = True
+            return Pumped.FOREIGN
         if not self.incoming or not self.readable or self.foreign_sequence >= 0:
             return Pumped.IDLE
         stream = self.incoming[0]
@@ -178,6 +201,7 @@ class Link:
             got -= part
             if not stream.header_left and stream.header != stream.task.header:
                 self.foreign_sequence = HEADER.unpack(stream.header)[0]
+                self._foreign_told = True
                 return Pumped.FOREIGN
         if got:
             self.count.payload_received += got
@@ -194,6 +218,101 @@ class Link:
             if task.machine.lane_done(stream.lane):
                 self.incoming.popleft()
 
+    # -- one call at a time, without a machine (``lean``) ------------------------------------------------------------
+
+    def begin_line(self, operation_bytes: int) -> None:
+        """Make room for operations of up to ``operation_bytes``."""
+        if len(self._buffer) < HEADER.size + operation_bytes:
+            self._buffer = memoryview(bytearray(HEADER.size + operation_bytes))
+
+    def post(self, sequence: int, fingerprint: int, source: Array | None, operation: Operation) -> int:
+        """Send all of an operation: 0. ``NO_ROOM``: nothing could be sent; ``NEVER``: it is for the machine, which
+        finds ``sent_of_line`` bytes of it sent."""
+        self.sent_of_line = 0
+        if self._out_sequence != sequence:
+            self._out_sequence, self._out_left = sequence, HEADER.size
+        data = _TOKEN if source is None else source.view(np.uint8).data
+        left = self._out_left
+        try:
+            if left:
+                sent = self.connection.sendmsg([HEADER.pack(sequence, fingerprint)[HEADER.size - left :], data])
+            else:
+                sent = self.connection.send(data)
+        except BlockingIOError:
+            return NO_ROOM
+        except OSError:
+            return NEVER  # the stream meets it again
+        header = min(sent, left)
+        self._out_left = left - header
+        sent -= header
+        self.count.overhead_sent += header
+        self.count.payload_sent += sent
+        if sent == operation.num_bytes and not self._out_left:
+            return 0
+        self.sent_of_line = sent
+        return NEVER
+
+    def receive(
+        self, sequence: int, fingerprint: int, target: Array | None, operand: Array | None, done: int,
+        operation: Operation, ufunc: np.ufunc | None,
+    ) -> int:  # fmt: skip
+        """Receive all of an operation, and move or reduce it: its bytes. 0: not all is there yet; ``NEVER``: it is for
+        the machine, which finds ``rest_of_line``."""
+        if self._in_sequence != sequence:
+            self._in_sequence, self._in_left = sequence, HEADER.size
+        if self.foreign_sequence >= 0:
+            return NEVER
+        left, there, num_bytes = self._in_left, self._in_buffer, operation.num_bytes
+        buffer = self._buffer
+        try:
+            got = self.connection.recv_into(buffer[HEADER.size - left + there : HEADER.size + num_bytes])
+        except BlockingIOError:
+            return 0
+        except OSError:
+            return NEVER
+        if got == 0:
+            return NEVER
+        header = min(got, left)
+        got -= header
+        self.count.overhead_received += header
+        self.count.payload_received += got
+        self._in_buffer = there = there + got
+        if header:
+            self._in_left = left - header
+            if not self._in_left:
+                theirs = HEADER.unpack_from(buffer)
+                if theirs != (sequence, fingerprint):
+                    self.foreign_sequence = theirs[0]
+                    return NEVER
+        if self._in_left or there < num_bytes:
+            return 0
+        self._in_buffer = 0
+        if target is not None:
+            source = np.frombuffer(buffer, target.dtype, len(target), HEADER.size)
+            combine(source, target, operand, operation, ufunc)
+        return num_bytes
+
+    def rest_of_line(self) -> bytes:
+        """What has come of the operation that a line could not finish; the machine takes it up."""
+        there, self._in_buffer = self._in_buffer, 0
+        return bytes(self._buffer[HEADER.size : HEADER.size + there])
+
+    def post_token(self, sequence: int, fingerprint: int, operation: Operation) -> int:
+        return self.post(sequence, fingerprint, None, operation)
+
+    def receive_token(self, sequence: int, fingerprint: int, operation: Operation) -> int:
+        return self.receive(sequence, fingerprint, None, None, 0, operation, None)
+
+    def given_back(self, record: int) -> bool:
+        """Nothing is lent to a socket."""
+        return True
+
+    def fence(self) -> None:
+        """A socket needs none."""
+
+    def wake_peer(self) -> None:
+        """Bytes wake it."""
+
     def abandon(self) -> None:
         """What is in flight has failed: forget it."""
         self.incoming.clear()
@@ -202,3 +321,15 @@ class Link:
     def close(self) -> None:
         self.abandon()
         self.connection.close()
+
+
+def combine(source: Array, target: Array, operand: Array | None, operation: Operation, ufunc: np.ufunc | None) -> None:
+    """Move ``source``, which was received, to ``target``, or reduce it with ``operand``."""
+    if operand is None:
+        target[...] = source
+    else:
+        assert ufunc is not None
+        if operation.received_first:
+            ufunc(source, operand, target)
+        else:
+            ufunc(operand, source, target)

@@ -230,8 +230,9 @@ class Machine:
             self._advance(cursor, operation, step)
         return taken
 
-    def resume(self, marks: list[int], posted: list[int]) -> None:
-        """Go on from where a line has stopped: of each operation ``marks`` bytes are done and ``posted`` posted."""
+    def resume(self, marks: list[int], posted: list[int], rests: list[bytes]) -> None:
+        """Go on from where a line has stopped: of each operation ``marks`` bytes are done and ``posted`` posted, and
+        ``rests`` have come on each lane for its next operation."""
         self._marks = marks
         self._left = sum(
             mark < operation.num_bytes for mark, operation in zip(marks, self.program.operations, strict=True)
@@ -241,6 +242,12 @@ class Machine:
             operations = cursor.operations
             while cursor.posting < len(operations) and posted[operations[cursor.posting].number]:
                 cursor.posting += 1
+        for number, rest in enumerate(rests):
+            if rest and self._cursors[number].lane.incoming:
+                view = self.buffer_for(number)
+                assert view is not None  # the line waited for these bytes, so nothing before them is missing
+                view[: len(rest)] = rest
+                self.received(number, len(rest))
 
     def move(self, number: int, at_most_bytes: int) -> bool:
         """Local moves, at most about ``at_most_bytes`` of them; whether any was made."""

@@ -29,7 +29,8 @@ from functools import partial
 
 from atoll.errors import SpecError
 from atoll.runtime.control import VERDICT_S, Control
-from atoll.runtime.link import Link, Pumped
+from atoll.runtime.lean import AnyLink
+from atoll.runtime.link import Pumped
 from atoll.runtime.shared_link import SharedLink
 from atoll.runtime.task import Task
 from atoll.runtime.wakeup import Wakeup
@@ -42,9 +43,6 @@ TURNS_PER_CLOCK = 256  # busy turns between two looks at the clock
 LOCAL_MOVE_BYTES = 1 << 20
 JOIN_S = 5.0  # for the background thread, which ends in microseconds
 _EDGES = select.EPOLLIN | select.EPOLLOUT | select.EPOLLRDHUP | select.EPOLLET
-
-
-AnyLink = Link | SharedLink
 
 
 class Progress:
@@ -99,7 +97,7 @@ class Progress:
 
         Whether it was taken; then ``end_alone`` gives it back.
         """
-        if self._driver or self._tasks or self._inbox or self._waiters or not self._turn.acquire(blocking=False):
+        if self._driver or self._tasks or self._inbox or self._waiters or not self._turn.acquire(False):
             return False
         try:
             if self._driver or self._closed:

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.runtime.introduction import SharedConnection
-from atoll.runtime.link import HEADER, ByteCount, Pumped
+from atoll.runtime.link import HEADER, NEVER, NO_ROOM, ByteCount, Pumped, combine
 from atoll.runtime.program import Operation
 from atoll.runtime.remote_memory import RemoteMemory
 from atoll.runtime.shared_memory import SharedHeap, attach
@@ -36,8 +36,6 @@ STAGED_AT_MOST: Final = 16 << 10  # payloads up to this size are staged even whe
 PIECE_BYTES: Final = 256 << 10  # of a large payload that is staged, so that both sides copy at once
 LENT_PIECE_BYTES: Final = 1 << 20
 REDUCED_PIECE_BYTES: Final = 256 << 10  # of the peer's memory that is copied to be reduced: it stays in the cache
-NO_ROOM: Final = -1
-NEVER: Final = -2
 MAX_MAPPED: Final = 64  # segments of the peer's that are kept mapped
 _OPENER_SLEEPS, _ACCEPTOR_SLEEPS = 0, 8  # words in the segment's first page
 _REVOKED: Final = 16  # words further: what that side has lent is no longer what it was
@@ -87,6 +85,7 @@ class SharedLink:
         self._heap = heap
         self._remote = RemoteMemory(shared.peer_pid)
         self._mapped: OrderedDict[int, Bytes] = OrderedDict()
+        self.sent_of_line = 0
         self._lent: deque[tuple[int, Operation, int]] = deque()  # (record, operation, bytes) that are not given back
         self._segment_bytes = segment_bytes
         self._segment: Bytes | None = None
@@ -346,13 +345,13 @@ class SharedLink:
             target, operand = target[part], None if operand is None else operand[part]
         if kind == STAGED:
             source = inlet.typed(target.dtype)[(where + read) // itemsize : (where + read + step) // itemsize]
-            _combine(source, target, operand, operation, ufunc)
+            combine(source, target, operand, operation, ufunc)
         else:
             try:
                 if kind == LENT:
                     lent = self.peer_segment(where, serial, offset + num_bytes)
                     source = lent[offset + read : offset + read + step].view(target.dtype)
-                    _combine(source, target, operand, operation, ufunc)
+                    combine(source, target, operand, operation, ufunc)
                 else:
                     self._copy_remote(where + read, target, operand, operation, ufunc)
             except OSError:
@@ -381,19 +380,19 @@ class SharedLink:
                 size * target.itemsize
             ):
                 raise OSError("a part of the memory is missing")
-            _combine(pieces[:size], target[part], operand[part], operation, ufunc)
+            combine(pieces[:size], target[part], operand[part], operation, ufunc)
 
-    def post_token(self, sequence: int, fingerprint: int) -> bool:
-        """Whether there was room."""
+    def post_token(self, sequence: int, fingerprint: int, operation: Operation) -> int:
+        """As ``post``."""
         place = self.outlet.reserve(1)
         if place < 0:
-            return False
+            return NO_ROOM
         self.outlet.post(sequence, fingerprint, 1, STAGED, place)
         self.count.payload_sent += 1  # until the call has ended, as the machine counts it
         self.count.overhead_sent += RECORD.size
-        return True
+        return 0
 
-    def receive_token(self, sequence: int, fingerprint: int) -> int:
+    def receive_token(self, sequence: int, fingerprint: int, operation: Operation) -> int:
         """As ``receive``."""
         record = self.inlet.peek()
         if record is None:
@@ -413,6 +412,10 @@ class SharedLink:
         self.count.overhead_received += RECORD.size
         inlet.take()
         return True
+
+    def rest_of_line(self) -> bytes:
+        """What was not finished is still where it was."""
+        return b""
 
     def nudge(self, task: Task) -> None:
         """Reduce what was copied for ``task``, as far as it may go now."""
@@ -440,14 +443,3 @@ class SharedLink:
         self.outlet.release()
         self.inlet.release()
         self.shared.close()
-
-
-def _combine(source: Array, target: Array, operand: Array | None, operation: Operation, ufunc: np.ufunc | None) -> None:
-    if operand is None:
-        target[...] = source
-    else:
-        assert ufunc is not None
-        if operation.received_first:
-            ufunc(source, operand, target)
-        else:
-            ufunc(operand, source, target)

@@ -44,11 +44,15 @@ class Segment:
         self.map = mapped
         self.num_bytes = len(mapped)
 
+    def forget_descriptor(self) -> None:
+        """Nobody attaches it any more."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
     def close(self) -> None:
         """Close what can be closed; a mapping that is looked at goes with its last view."""
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+        self.forget_descriptor()
         with contextlib.suppress(BufferError):
             self.map.close()
 
