@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "explain": ("atoll.cli.explain", "Explain a term with worked numbers: busbw, alpha, all-reduce, ring, ..."),
     "place": ("atoll.cli.place", "Place ranks on GPUs: what each group crosses and costs, and what would be better."),
     "survive": ("atoll.cli.survive", "Plan for failures: checkpoint cadence, spares, goodput, and what each is worth."),
+    "predict": ("atoll.cli.predict", "What NCCL will choose on a cluster, why, how long it takes; what-ifs."),
     "calibrate": ("atoll.cli.calibrate", "Fit the NCCL model of a cluster to measured times; residuals by size."),
     "bench": ("atoll.cli.bench", "Measure a collective among real processes, in the columns of nccl-tests."),
     "emulate": ("atoll.cli.emulate", "Run a bench or a script on a cluster of network namespaces on this machine."),
@@ -34,6 +35,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Placements and algorithms measured on an emulated cluster, beside the simulator.",
     ),
     "chaos": ("atoll.cli.chaos", "Break ranks of a job at work, at random, and check every promise about failures."),
+    "demo": ("atoll.cli.demo", "Failures shown with real processes: a hang, its culprit, and the job that goes on."),
     "launch": ("atoll.cli.launch", "Start N ranks of a script or command on this host."),
 }
 

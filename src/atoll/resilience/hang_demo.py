@@ -1,0 +1,152 @@
+"""A hang and its end, with real processes: what ranks know without a deadline, with one, and with a spare.
+
+``hang``     ranks without deadline and without heartbeats all-reduce again and again; one is stopped (SIGSTOP), as by a
+             stuck driver, a lock, or a debugger. Nothing ends, so nothing is raised. Each rank is asked whom it waits
+             for: the chain ends at the stopped one
+``recover``  the same with a heartbeat timeout and a spare: the error of every survivor, and the sum of the job that
+             goes on
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+from collections.abc import Mapping
+from functools import partial
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from atoll.errors import CollectiveTimeout, SpecError, WorldError
+from atoll.resilience.chaos_plan import Kind
+from atoll.resilience.chaos_rank import Voice
+from atoll.resilience.chaos_world import ChaosWorld
+from atoll.runtime.arrays import Array
+from atoll.runtime.communicator import Communicator
+from atoll.runtime.start import init
+
+ELEMENTS: Final = 1 << 16
+PATIENCE_S: Final = 60.0
+_LOOK_S: Final = 0.5
+_FOR_EVER_S: Final = 1e6
+_ROUNDS: Final = 5
+
+
+class Hang(msgspec.Struct, frozen=True):
+    """After ``seconds``: whom each rank waits for, by rank; how many have raised anything."""
+
+    seconds: float
+    waits_on: dict[int, tuple[int, ...]]
+    raised: int
+
+
+class Recovered(msgspec.Struct, frozen=True):
+    """The end of a hang. ``errors`` are the survivors' by rank, ``sums`` those of the ranks of the new communicator."""
+
+    detect_s: float
+    recover_s: float
+    errors: dict[int, str]
+    culprits: tuple[int, ...]
+    members: tuple[int, ...]
+    sums: dict[int, float]
+    expected: float
+
+
+def hang(world_size: int, victim: int, seconds: float) -> Hang:
+    """Show it for ``seconds``."""
+    _check(world_size, victim)
+    with ChaosWorld(world_size, 0, _wait_for_ever) as world:
+        _work(world, world_size)
+        world.break_rank(victim, Kind.STOP)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            world.listen(end)
+        waits_on = {e.rank: tuple(e.facts[0]) for e in world.events if e.what == "waits"}
+        raised = sum(e.what in ("error", "gone") for e in world.events)
+        world.signal(victim, signal.SIGCONT)
+        return Hang(seconds, waits_on, raised)
+
+
+def recover(world_size: int, victim: int, kind: Kind, heartbeat_s: float) -> Recovered:
+    """Break ``victim`` and watch what becomes of the job; ``CollectiveTimeout`` when nothing does."""
+    _check(world_size, victim)
+    with ChaosWorld(world_size, 1, partial(_go_on, heartbeat_s)) as world:
+        _work(world, world_size)
+        begun = time.monotonic()
+        world.break_rank(victim, kind)
+        survivors = set(range(world_size)) - {victim}
+        end = begun + PATIENCE_S
+        while {e.rank for e in world.events if e.what == "sum"} != survivors | {world_size}:
+            world.listen(end)
+            if time.monotonic() >= end:
+                raise CollectiveTimeout(f"the job did not go on within {PATIENCE_S:g} s", culprits=(victim,))
+        errors = {e.rank: e for e in world.events if e.what == "error"}
+        sums = {e.rank: e for e in world.events if e.what == "sum"}
+        return Recovered(
+            max(error.time_s for error in errors.values()) - begun,
+            max(said.time_s for said in sums.values()) - begun,
+            {rank: error.facts[1] for rank, error in sorted(errors.items())},
+            tuple(sorted({rank for error in errors.values() for rank in error.facts[0]})),
+            tuple(next(iter(sums.values())).facts[1]),
+            {int(said.facts[0]): float(said.facts[2]) for said in sums.values()},
+            world_size * (world_size + 1) / 2,
+        )
+
+
+def _check(world_size: int, victim: int) -> None:
+    if world_size < 3:
+        raise SpecError(f"expected a world of at least 3 ranks, so that a majority goes on, got {world_size}")
+    if not 0 <= victim < world_size:
+        raise SpecError(f"expected a rank between 0 and {world_size - 1}, got {victim}")
+
+
+def _work(world: ChaosWorld, world_size: int) -> None:
+    """Wait until every rank has had some results."""
+    end = time.monotonic() + PATIENCE_S
+    while (world.results[:world_size, 0] < _ROUNDS).any():
+        world.listen(time.monotonic() + 0.01)
+        if time.monotonic() >= end:
+            raise CollectiveTimeout(f"the ranks did not begin to work within {PATIENCE_S:g} s")
+
+
+def _vector(comm: Communicator) -> Array:
+    return np.full(ELEMENTS, comm.rank + 1.0)
+
+
+def _wait_for_ever(environ: Mapping[str, str], voice: Voice, results: Array) -> None:
+    comm = init(timeout=_FOR_EVER_S, heartbeat_timeout=math.inf, environ=environ)
+    me = comm.rank
+    while True:
+        work = comm.all_reduce(_vector(comm), algorithm="ring", async_op=True)
+        while True:
+            try:
+                work.wait(_LOOK_S)
+                break
+            except CollectiveTimeout as look:
+                if not work.done():
+                    voice.say("waits", list(look.culprits))
+            except WorldError as error:
+                voice.say("error", str(error))
+                return
+        results[me, 0] += 1
+
+
+def _go_on(heartbeat_s: float, environ: Mapping[str, str], voice: Voice, results: Array) -> None:
+    me = int(environ["ATOLL_RANK"])
+    comm = init(timeout=PATIENCE_S, heartbeat_timeout=heartbeat_s, environ=environ)
+    if comm.generation == 0:
+        try:
+            while True:
+                comm.all_reduce(_vector(comm), algorithm="ring")
+                results[me, 0] += 1
+        except WorldError as error:
+            voice.say("error", list(error.culprits), str(error))
+            comm = comm.grow()
+    members = comm.all_gather(np.array([me]))
+    total = comm.all_reduce(_vector(comm), algorithm="ring")
+    same = total.min() == total.max()
+    voice.say("sum", comm.rank, members.tolist(), float(total[0]) if same else math.nan)
+    comm.barrier()
+    comm.close()
