@@ -30,7 +30,7 @@ from atoll.runtime.start import init
 ELEMENTS: Final = 1 << 16
 PATIENCE_S: Final = 60.0
 _LOOK_S: Final = 0.5
-_FOR_EVER_S: Final = 1e6
+_FOR_EVER_S: Final = 1e9
 _ROUNDS: Final = 5
 
 

@@ -52,6 +52,7 @@ LOG: Final = logging.getLogger(__name__)
 VERDICT_S: Final = 3.0
 # How long a process that leaves tries to say goodbye to peers that do not read.
 GOODBYE_S: Final = 1.0
+_DAY_S: Final = 86400.0
 
 Command = Callable[[float], list[Instruction]]
 
@@ -425,7 +426,8 @@ class Control:
         report_at = None if self._reporter is None else self._reporter.next_at
         deadlines = (until, self._machine.next_deadline(), self._endpoint.next_deadline(), report_at)
         soonest = min((deadline for deadline in deadlines if deadline is not None), default=None)
-        return None if soonest is None else max(0.0, soonest - time.monotonic())
+        # epoll refuses more than 24 days; a look around once a day costs nothing.
+        return None if soonest is None else min(max(0.0, soonest - time.monotonic()), _DAY_S)
 
     def _flush(self, link: ControlLink) -> None:
         link.flush()
