@@ -64,7 +64,7 @@ def command(
             raise SpecError(f"{benches[0]} is of atoll bench, the others are not; calibrate with one kind at a time")
         _calibrate_links(loaded.cluster, contents, output, as_json)
         return
-    environment = _environment(variables)
+    environment = nccl_variables(variables)
     seen: list[Observation] = []
     sources: list[Source] = []
     for log in logs:
@@ -116,7 +116,8 @@ def _calibrate_links(cluster: Cluster, contents: dict[str, bytes], output: str |
     _deliver(summary, head + write_cluster(found.cluster), output, {"calibration": found} if as_json else None)
 
 
-def _environment(variables: tuple[str, ...]) -> dict[str, str]:
+def nccl_variables(variables: tuple[str, ...]) -> dict[str, str]:
+    """NAME=VALUE of ``-x``, as mpirun takes it."""
     environment = {}
     for text in variables:
         key, equals, value = text.partition("=")
