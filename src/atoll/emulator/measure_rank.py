@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 
 import msgspec
 import numpy as np
 
 from atoll.emulator.measure import Case, Job, Timing
-from atoll.errors import AtollError, InternalError
 from atoll.runtime.communicator import Communicator
+from atoll.runtime.rank_program import run_rank, say
 from atoll.runtime.start import init
 
 LARGEST = 10
@@ -27,9 +25,7 @@ def main(job_json: str) -> None:
             if case.groups not in groups:
                 groups[case.groups] = _group_of(world, case)
             timing = _measure(world, groups[case.groups], case, number)
-            if world.rank == 0:
-                sys.stdout.buffer.write(msgspec.json.encode(timing) + b"\n")
-                sys.stdout.buffer.flush()
+            say(world, timing)
         world.barrier()
 
 
@@ -63,11 +59,4 @@ def _measure(world: Communicator, group: Communicator | None, case: Case, number
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1])
-    except KeyboardInterrupt:
-        sys.exit(130)  # the launcher passes Ctrl-C on, and says so itself
-    except InternalError:
-        raise
-    except AtollError as error:
-        sys.exit(f"rank {os.environ.get('ATOLL_RANK', '?')}: {type(error).__name__}: {error}")
+    run_rank(main)

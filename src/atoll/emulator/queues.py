@@ -22,7 +22,7 @@ BURST_S: Final = 0.0026
 through unlimited. 128 KB at 50 MB/s."""
 LEAST_BURST_BYTES: Final = 4 * 1514
 WINDOW_S: Final = 0.0055
-LEAST_WINDOW_BYTES: Final = 16 << 10
+LEAST_WINDOW_BYTES: Final = 32 << 10
 _INITIAL_SEGMENTS: Final = 1000
 """More than any window holds."""
 
