@@ -33,7 +33,7 @@ def test_a_stopped_rank_is_named_on_all_survivors_in_time_and_learns_it_when_it_
     assert f"rank {victim} (pid {100 + victim} on node{victim}) did not answer and was given up" in str(error)
     assert ("its process is stopped" in str(error)) == evidence
     assert max(world.failed_at[rank] for rank in survivors) - stopped_at <= 1.5 * HEARTBEAT_S
-    assert min(world.failed_at[rank] for rank in survivors) - stopped_at >= HEARTBEAT_S - 0.05
+    assert min(world.failed_at[rank] for rank in survivors) - stopped_at >= HEARTBEAT_S
     world.run(3 * HEARTBEAT_S)
     world.stopped = set()
     world.step(victim)
@@ -221,10 +221,10 @@ def test_silence_is_counted_in_attended_time() -> None:
     heartbeat = Heartbeat(8.0)
     assert heartbeat.watch([1, 2], 0.0) == [1, 2]
     for now in range(1, 5):
-        heartbeat.heard(2)
+        heartbeat.heard(2, now - 0.25)
         heartbeat.look(float(now))
     assert heartbeat.silence_s(1) == 4
-    assert heartbeat.silence_s(2) == 1
+    assert heartbeat.silence_s(2) == 0.25
     heartbeat.look(1000.0)
     assert heartbeat.silence_s(1) == 5.5, "a gap counts as one and a half beats"
 
@@ -236,7 +236,7 @@ def test_lateness_is_told_once_and_taken_back_by_any_word() -> None:
     assert late == [[], [1], [], []]
     assert late.index([1]) + 1 == LATE_BEATS
     assert heartbeat.undecided() == [1]
-    assert heartbeat.heard(1)
+    assert heartbeat.heard(1, 4.5)
     assert heartbeat.undecided() == []
 
 
@@ -259,7 +259,7 @@ def test_the_steps_of_a_judgement() -> None:
     found = findings_of(detector, 1)
     assert Tell(Doubt((3,))) in found
     for peer in (1, 2, 4):
-        detector.heard(peer)
+        detector.heard(peer, 1.1)
     found += [finding for finding in detector.tick(1.2) if not isinstance(finding, GiveUp)]
     assert Examine(3) in found
     assert detector.examined(3, False, "") == [Tell(Accuse((3,)))], "rank 0 alone is no majority"

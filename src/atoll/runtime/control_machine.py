@@ -231,7 +231,7 @@ class ControlMachine:
         self._now = now
         goodbyes = {peer: message for peer, message in messages if isinstance(message, Goodbye)}
         for peer, message in messages:
-            self.roster.sign_of_life(peer)
+            self.roster.sign_of_life(peer, now)
             if isinstance(message, Report | Verdict | Departed | Draft):
                 self._dispatch(peer, message, now)
             elif isinstance(message, AskArrivals | Arrivals):

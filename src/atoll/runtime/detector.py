@@ -90,9 +90,9 @@ class Detector:
             self._watch(now)
         return self._done()
 
-    def heard(self, peer: int) -> None:
+    def heard(self, peer: int, now: float) -> None:
         """Something came from ``peer``."""
-        self._beat.heard(peer)
+        self._beat.heard(peer, now)
         self._doubted.pop(peer, None)
         self._evidence.pop(peer, None)
 

@@ -68,9 +68,10 @@ class Heartbeat:
             self._next_beat = now + self.beat_s
         return new
 
-    def heard(self, peer: int) -> bool:
+    def heard(self, peer: int, now: float) -> bool:
         """Something came from ``peer``. Whether it had been late."""
         if peer in self._silent_since:
+            self._attend(now)
             self._silent_since[peer] = self.attended_s
         was_late = peer in self._late
         self._late.discard(peer)

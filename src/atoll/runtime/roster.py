@@ -93,9 +93,9 @@ class Roster:
         else:
             self._pass_on(self.council.heard(peer, message))
 
-    def sign_of_life(self, peer: int) -> None:
+    def sign_of_life(self, peer: int, now: float) -> None:
         """Anything has come from ``peer``."""
-        self._detector.heard(peer)
+        self._detector.heard(peer, now)
 
     def leave(self, left: Mapping[int, dict[int, int]]) -> None:
         """Ranks have said goodbye: the number of calls they had completed, by communicator."""
