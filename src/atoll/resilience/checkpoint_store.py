@@ -328,5 +328,6 @@ def _delete(disk: Disk, folder: Path) -> None:
         if _OURS.fullmatch(name):
             disk.delete(folder / name)
             if name == MANIFEST:
-                disk.flush_folder(folder)
+                with suppress(FileNotFoundError):  # another rank deletes it at the same time
+                    disk.flush_folder(folder)
     disk.delete_folder(folder)
