@@ -21,6 +21,11 @@ from atoll.schedule.table import Schedule
 
 AlgorithmLike = str | Schedule | ProvenSchedule
 MAX_PROGRAMS = 1024
+# Measured with a prototype on two cores: from tens of MB on, blocks of 2 MB of the vector were best.
+BLOCKED_BYTES = 16 << 20  # of a vector that is cut into blocks between ranks that share memory
+BLOCK_BYTES = 2 << 20  # of a block, over all chunks
+BLOCK_STEP = 4096
+MAX_BLOCKED_OPERATIONS = 2000  # of one rank
 MAX_GIVEN = 64  # schedules of the caller's own
 
 
@@ -73,10 +78,21 @@ class Plans:
             name = self._name(collective, algorithm, length * itemsize, order)
             proven = self._schedule(collective, name, algorithm, root, in_place)
             check_order(proven, order)
-            program = compile_program(proven, self._rank, length, itemsize)
+            block_bytes = self._block_bytes(proven, length * itemsize)
+            program = compile_program(proven, self._rank, length, itemsize, block_bytes)
+            if block_bytes is not None:
+                name = f"{name}, blocks of {block_bytes}"  # the ranks must agree on that, too
             plan = Plan(name, program, in_place and proven.header.in_place, straighten(program))
             self._plans[key] = plan
         return plan
+
+    def _block_bytes(self, proven: ProvenSchedule, size_bytes: int) -> int | None:
+        """Bytes of each chunk that go through all steps before the next; None: all at once."""
+        if self._chooser.layout.transport != "shm" or size_bytes < BLOCKED_BYTES:
+            return None
+        rows = len(proven.schedule.column("step")) / self._world_size  # about one rank's
+        blocks = max(1, min(size_bytes // BLOCK_BYTES, int(MAX_BLOCKED_OPERATIONS / max(rows, 1))))
+        return -(-size_bytes // proven.contract.chunks // blocks // BLOCK_STEP) * BLOCK_STEP
 
     def _name(self, collective: str, algorithm: AlgorithmLike, size_bytes: int, order: Order) -> str:
         if isinstance(algorithm, str):

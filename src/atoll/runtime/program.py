@@ -15,6 +15,10 @@ it in time. Where the data alone does not make every rank wait for every other o
 block), the program ends with a dissemination of one-byte tokens, whose headers say who has called what. They are
 overhead, not payload.
 
+**Blocks.** A long vector may be cut into blocks: the first ``block_bytes`` of each chunk go through all steps, then the
+next. What one step has left in a processor's cache is there when the next one wants it. It suits ranks that share
+memory; over a wire the steps of one block would wait for each other, where those of the whole vector overlap.
+
 Programs are cached by the communicator: nothing is planned twice.
 """
 
@@ -25,7 +29,7 @@ import numpy as np
 
 from atoll.errors import InternalError, SpecError
 from atoll.schedule.contract import Contract, IntArray
-from atoll.schedule.dependencies import APPLY, READ, derive
+from atoll.schedule.dependencies import APPLY, READ, Dependencies, derive
 from atoll.schedule.partition import chunk_sizes
 from atoll.schedule.prove import ProvenSchedule
 from atoll.schedule.runs import expand
@@ -98,8 +102,12 @@ class Program(msgspec.Struct):
         return sum(lane.num_bytes for lane in self.lanes if lane.incoming)
 
 
-def compile_program(proven: ProvenSchedule, rank: int, length: int, itemsize: int) -> Program:
+def compile_program(
+    proven: ProvenSchedule, rank: int, length: int, itemsize: int, block_bytes: int | None = None
+) -> Program:
     """The program of ``rank`` for a whole vector of ``length`` elements of ``itemsize`` bytes.
+
+    In blocks of ``block_bytes`` of each chunk, whole elements, where given.
 
     Raises ``SpecError`` where the schedule keeps chunks in places of other sizes and ``length`` makes them differ.
     """
@@ -115,9 +123,15 @@ def compile_program(proven: ProvenSchedule, rank: int, length: int, itemsize: in
     entry = proven.row_start[chunks.row] + place
     number = proven.chunk_number[entry].astype(np.int64)
     layout = _Layout(proven, rank, sizes, chunks, number)
-    builder = _Builder(proven.name, rank, layout, chunks, number, sizes, proven.received_first[entry])
-    builder.place_operations()
-    builder.place_guards(proven, rows)
+    builder = _Builder(proven.name, rank, layout, chunks, number, proven.received_first[entry])
+    edges = derive(proven, rank)
+    largest = int(sizes.max()) if len(sizes) else 0
+    # All chunks are cut at the same places, so that blocks are apart also where a place holds one after another.
+    block = largest if block_bytes is None else max(block_bytes // itemsize, 1) * itemsize
+    for start in range(0, largest, max(block, 1)):
+        builder.place_operations(start, np.clip(sizes - start, 0, block))
+        builder.place_guards(edges, rows)
+    builder.payload_operations = len(builder.operations)
     if not _all_wait_for_all(terms, sizes):
         builder.place_tokens(proven.header.world_size)
     input_bytes, output_bytes = (
@@ -191,8 +205,8 @@ class _Layout:
         self.offset = np.where(scratch, np.cumsum(room) - room, self.offset)
         self.scratch_bytes = int(room.sum())
 
-    def place(self, chunk: int) -> tuple[int, int]:
-        return int(self.buffer[chunk]), int(self.offset[chunk])
+    def place(self, chunk: int, start: int) -> tuple[int, int]:
+        return int(self.buffer[chunk]), int(self.offset[chunk]) + start
 
 
 class _Builder:
@@ -205,14 +219,16 @@ class _Builder:
         layout: _Layout,
         chunks: Columns,
         number: IntArray,
-        sizes: IntArray,
         received_first: np.ndarray[tuple[int], np.dtype[np.bool_]],
     ) -> None:
         self.name = name
         self.rank = rank
         self.layout = layout
         self.chunks = chunks
-        self.size = sizes[number].tolist()
+        self.number = number
+        self.size: list[int] = []
+        self.steps = int(chunks.step.max()) + 1 if len(chunks.step) else 0
+        self.blocks = 0
         self.received_first = received_first.tolist()
         self.operations: list[Operation] = []
         self.lanes: dict[tuple[int, int, bool], Lane] = {}
@@ -221,10 +237,15 @@ class _Builder:
         self.payload_operations = 0
         # (operation, byte offset in it) of each single-chunk row, by side; None where it moves no bytes.
         nowhere: tuple[int, int] | None = None
-        self.at = ([nowhere] * len(self.size), [nowhere] * len(self.size))
+        self.at = ([nowhere], [nowhere])
 
-    def place_operations(self) -> None:
+    def place_operations(self, start: int, sizes: IntArray) -> None:
+        """Of one block: bytes ``start`` and on of every chunk, ``sizes`` of them by chunk number."""
         chunks = self.chunks
+        self.size = sizes[self.number].tolist()
+        self.at = ([None] * len(self.size), [None] * len(self.size))
+        first_step = self.blocks * self.steps
+        self.blocks += 1
         columns = (chunks.row, chunks.step, chunks.src, chunks.dst, chunks.src_chunk, chunks.dst_chunk,
                    chunks.operand_chunk, chunks.channel)  # fmt: skip
         previous_row = -1
@@ -236,10 +257,10 @@ class _Builder:
                 continue
             joins = row == previous_row
             previous_row = row
-            source = self.layout.place(src_chunk) if src == self.rank else None
-            target = self.layout.place(dst_chunk) if dst == self.rank else None
+            source = self.layout.place(src_chunk, start) if src == self.rank else None
+            target = self.layout.place(dst_chunk, start) if dst == self.rank else None
             operand = (
-                self.layout.place(operand_chunk) if target is not None and operand_chunk != REPLACE else None
+                self.layout.place(operand_chunk, start) if target is not None and operand_chunk != REPLACE else None
             )  # fmt: skip
             received_first = target is not None and self.received_first[entry]
             if src == dst:
@@ -255,8 +276,9 @@ class _Builder:
                 last.num_bytes += num_bytes
             else:
                 operation = Operation(
-                    len(self.operations), num_bytes, step, source, target, operand, received_first, guards=[]
-                )
+                    len(self.operations), num_bytes, first_step + step, source, target, operand, received_first,
+                    guards=[],
+                )  # fmt: skip
                 self.operations.append(operation)
                 self.lane_of.append(lane.number)
                 lane.operations.append(operation)
@@ -266,9 +288,8 @@ class _Builder:
             if target is not None:
                 self.at[APPLY][entry] = where
 
-    def place_guards(self, proven: ProvenSchedule, rows: Columns) -> None:
+    def place_guards(self, edges: Dependencies, rows: Columns) -> None:
         first_entry = dict(zip(rows.row.tolist(), (np.cumsum(rows.num_chunks) - rows.num_chunks).tolist(), strict=True))
-        edges = derive(proven, self.rank)
         columns = (edges.before, edges.before_side, edges.before_index, edges.after, edges.after_side,
                    edges.after_index, edges.num_chunks)  # fmt: skip
         for before, before_side, before_index, after, after_side, after_index, count in zip(
@@ -283,8 +304,6 @@ class _Builder:
                     continue
                 num_bytes = min(self.size[first_before + step], self.size[first_after + step])
                 self._guard(later, earlier, num_bytes)
-
-        self.payload_operations = len(self.operations)
 
     def place_tokens(self, world_size: int) -> None:
         """In round k, rank r tells r + 2^k that it and all that it has heard of have begun."""
