@@ -24,7 +24,8 @@ MAX_SIZES = 1000
 @click.option("--collective", "collective_option", metavar="NAME", help="The same as the argument.")
 @click.option("--world", "world_size", type=int, default=4, show_default=True, metavar="N", help="Processes to start.")
 @click.option("--algorithm", "algorithms", metavar="NAME[,NAME]", help="One, or several side by side; auto chooses.")
-@click.option("--transport", default="tcp", show_default=True, metavar="NAME", help="What carries the bytes.")
+@click.option("--transport", default="tcp", show_default=True, metavar="NAME",
+              help="What carries the bytes: tcp, shm (shared memory), or auto.")  # fmt: skip
 @click.option("-b", "--minbytes", default="1K", show_default=True, metavar="SIZE", help="First size.")
 @click.option("-e", "--maxbytes", default="16M", show_default=True, metavar="SIZE", help="Last size.")
 @click.option("-f", "--stepfactor", type=int, metavar="FACTOR", help="Each size FACTOR times the last.  [default: 4]")
@@ -60,7 +61,8 @@ def command(
 
     The table has the columns of nccl-tests: size of the vector, time, algbw = size/time, busbw = algbw times what makes
     it comparable with a link's bandwidth (atoll explain busbw). Then, by rank, the bytes that the processes really
-    passed to their sockets, beside the schedule's count and the bandwidth bound. Sizes are binary: 1M is 1 MiB.
+    passed to their sockets, or through shared memory, beside the schedule's count and the bandwidth bound. Sizes are
+    binary: 1M is 1 MiB.
 
     Exit status: 0 all elements right, 1 some wrong or a process failed, 2 bad arguments, 130 after Ctrl-C (with the
     rows so far).
@@ -86,12 +88,12 @@ def _spec(
     from atoll.runtime.benchmark import Spec, dtype_named
     from atoll.runtime.join import MAX_WORLD_SIZE
     from atoll.runtime.reduction import reduction
+    from atoll.runtime.transport import checked_transport
     from atoll.schedule.contract import COLLECTIVES
 
     if not 1 <= world_size <= MAX_WORLD_SIZE:
         raise SpecError(f"--world: expected 1 to {MAX_WORLD_SIZE} processes, got {world_size}")
-    if transport != "tcp":
-        raise SpecError(f"--transport: unknown transport {transport!r}. Known: tcp")
+    checked_transport(transport, "--transport")
     names = tuple(part.strip().replace("-", "_") for part in (algorithms or default(collective)).split(","))
     for name in names:
         if name != "auto":
@@ -114,7 +116,8 @@ def _spec(
     swept, step = _sizes(*sizes)
     if collective == "barrier":
         swept = (1,)
-    spec = Spec(collective, names, swept, str(element), op, root, iters, warmup, bool(check), average, timeout_s)
+    spec = Spec(collective, names, swept, str(element), op, root, iters, warmup, bool(check), average, timeout_s,
+                transport)  # fmt: skip
     for name in names:
         schedule_of(spec, name, world_size, swept[-1])  # refuses what is not for this world
     return spec, step
@@ -170,6 +173,7 @@ class _Run:
         from atoll.report.bench_report import document, preamble, wire_table
         from atoll.report.nccl_table import footer
         from atoll.runtime.launch import launch
+        from atoll.runtime.transport import VARIABLE
 
         spec = self.spec
         if not self.as_json:
@@ -178,8 +182,8 @@ class _Run:
         started = datetime.now(UTC).isoformat(timespec="seconds")
         command_line = [sys.executable, "-m", "atoll.runtime.bench_rank", msgspec.json.encode(spec).decode()]
         ended = launch(
-            command_line, self.world_size, environ=os.environ, stdout=self, stderr=sys.stderr.buffer,  # type: ignore[arg-type]
-            entrance=self.entrance,
+            command_line, self.world_size, environ={**os.environ, VARIABLE: self.transport}, stdout=self,  # type: ignore[arg-type]
+            stderr=sys.stderr.buffer, entrance=self.entrance,
         )  # fmt: skip
         self._progress(done=True)
         wrong = sum(way.wrong or 0 for result in self.results for way in (result.out_of_place, result.in_place) if way)

@@ -9,7 +9,7 @@ from typing import Any
 
 from atoll.report.nccl_table import TYPE_NAMES, algbw
 from atoll.runtime.benchmark import Measurement, Result, Spec
-from atoll.runtime.choice import Chooser, Layout
+from atoll.runtime.choice import Chooser, layout_of
 from atoll.runtime.tuning import VARIABLE, load_tuning
 from atoll.schedule.bus_bandwidth import busbw_factor
 from atoll.schedule.certify import certify
@@ -21,11 +21,17 @@ from atoll.units import format_size
 
 SCHEMA_VERSION = 1
 MAX_RANKS_SHOWN = 16
+_WHERE = {
+    "tcp": "to the sockets",
+    "shm": "through shared memory",
+    "auto": "through shared memory where it is to be had",
+}
 
 
 def schedule_of(spec: Spec, algorithm: str, world_size: int, size_bytes: int) -> ProvenSchedule:
     """The schedule that the ranks run for a size, proven; ``SpecError`` where the algorithm is not for this world."""
-    chooser = Chooser(load_tuning(os.environ.get(VARIABLE)), Layout(world_size, "tcp"))
+    layout = layout_of([""] * world_size, shared_memory=spec.transport != "tcp")  # all on this machine
+    chooser = Chooser(load_tuning(os.environ.get(VARIABLE) or None), layout)
     name = chooser.choose(spec.collective, size_bytes) if algorithm == "auto" else algorithm
     root = spec.root if COLLECTIVES[spec.collective].rooted else None
     return prove(out_of_place(chooser.build(spec.collective, name, root)))
@@ -86,8 +92,8 @@ def wire_table(spec: Spec, results: Sequence[Result], world_size: int) -> list[s
         counts = _counts(spec, largest, world_size)
         bound = counts.bounds.bandwidth_bytes
         lines += [
-            f"# bytes of one {counts.schedule} of {format_size(largest.size_bytes)}, as passed to the sockets; "
-            f"bound {bound:.0f} ({counts.bounds.formula})",
+            f"# bytes of one {counts.schedule} of {format_size(largest.size_bytes)}, as passed "
+            f"{_WHERE[spec.transport]}; bound {bound:.0f} ({counts.bounds.formula})",
             f"# {'rank':>5}{'sent':>16}{'schedule':>16}{'received':>16}{'schedule':>16}{'headers':>10}  sent/bound",
         ]
         for rank in range(min(world_size, MAX_RANKS_SHOWN)):

@@ -27,7 +27,8 @@ AVERAGES = ("rank 0", "mean", "minimum", "maximum")  # nccl-tests' -a 0 to 3
 
 
 class Spec(msgspec.Struct, frozen=True):
-    """What to measure. ``sizes_bytes`` in order; ``average`` indexes ``AVERAGES``."""
+    """What to measure. ``sizes_bytes`` in order; ``average`` indexes ``AVERAGES``, ``transport`` is one of
+    ``runtime.transport``."""
 
     collective: str
     algorithms: tuple[str, ...]
@@ -40,6 +41,7 @@ class Spec(msgspec.Struct, frozen=True):
     check: bool = True
     average: int = 1
     timeout_s: float = 60.0
+    transport: str = "tcp"
 
 
 class Measurement(msgspec.Struct, frozen=True):
