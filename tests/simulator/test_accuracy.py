@@ -101,7 +101,7 @@ def test_further_files_are_scored_and_what_cannot_be_is_said(tmp_path: Path) -> 
     )
     (tmp_path / "strange.csv").write_text("system,op_name,num_gpus,bytes,median\nsun_4,all_reduce,2,8,5\n")
     (tmp_path / "notes.txt").write_text("nothing here\n")
-    found, said = scoreboard(str(tmp_path))
+    found, said = scoreboard(str(tmp_path), "--only")
     assert [row["system"] for row in found["further_presets_only"]] == ["h200_sxm"]
     assert {row["of"] for row in found["further_calibrated"]} >= {"fitted", "held out", "interpolated: all_reduce"}
     assert "sun_4" in said
@@ -109,7 +109,7 @@ def test_further_files_are_scored_and_what_cannot_be_is_said(tmp_path: Path) -> 
 
 
 def test_the_measurements_that_come_with_the_cases_can_all_be_scored(cases: Path) -> None:
-    found, said = scoreboard(str(cases / "collective_times"), str(cases / "nccl_tests"))
+    found, said = scoreboard(str(cases / "collective_times"), str(cases / "nccl_tests"), "--only")
     scored = {row["system"]: row for row in found["further_presets_only"] if row["of"] == "all"}
     assert max(scored["h100_sxm"]["median"]) <= 0.25
     assert max(scored["a100_sxm"]["median"]) <= 0.25

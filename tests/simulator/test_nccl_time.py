@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -185,3 +186,20 @@ def test_mistakes_are_named() -> None:
             predict(cluster, *arguments)
     alone = predict(cluster, "all_reduce", 1 << 20, 1)
     assert alone.time_s == 0.0
+
+
+def test_mixed_clusters_go_by_their_oldest_gpu_and_their_poorest_node() -> None:
+    old, new = preset("dgx-a100").groups[0], preset("dgx-h100").groups[0]
+    plain = preset("dgx-h100", 2)
+    mixed = msgspec.structs.replace(plain, groups=(new, old))
+    comm = communicator(mixed)
+    assert comm.gpu.name == "A100"
+    assert comm.intra_bytes_per_s == communicator(preset("dgx-a100")).intra_bytes_per_s
+    assert comm.network_bytes_per_s == communicator(preset("dgx-a100", 2)).network_bytes_per_s
+    assert predict(mixed, "all_reduce", 1 << 30).time_s > predict(plain, "all_reduce", 1 << 30).time_s
+
+
+def test_the_first_gpus_and_the_same_ones_listed_are_one_communicator() -> None:
+    cluster = preset("gb200-nvl72", 3)
+    for count in (1, 3, 4, 5, 72, 73, 150, 216):
+        assert communicator(cluster, count) == communicator(cluster, list(range(count)))

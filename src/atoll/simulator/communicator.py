@@ -24,9 +24,10 @@ from atoll.topology.capacity import fabric_bytes_per_s
 from atoll.topology.cluster import Cluster, Floats, Integers
 from atoll.topology.node_paths import node_paths
 from atoll.topology.node_type import LinkKind
-from atoll.topology.routes import Transport, find_routes
+from atoll.topology.routes import DEFAULT_TRANSPORT, Transport, find_routes
 
 _HOST_KINDS: Final = (LinkKind.PCIE, LinkKind.C2C)
+MAX_NODE_GPUS: Final = 62
 # InfiniBand between NICs on one leaf, in link_catalogue: two NICs and four PCIe legs. NCCL's NET rows are of it.
 _USUAL_NETWORK_LATENCY_S: Final = 2.2e-6
 
@@ -82,8 +83,21 @@ def communicator(
     cluster: Cluster, gpus: int | ArrayLike | None = None, transport: Transport | None = None
 ) -> Communicator:
     """The communicator of ``gpus``: numbers, or so many from the first on, or all. Raises ``SpecError``."""
-    nodes, counts, masks = _occupied(cluster, gpus)
-    transport = transport or Transport()
+    transport = transport or DEFAULT_TRANSPORT
+    if gpus is None or isinstance(gpus, int):
+        return _of_first(cluster, cluster.num_gpus if gpus is None else gpus, transport)
+    return _of_nodes(cluster, *_occupied(cluster, gpus), transport)
+
+
+@lru_cache(maxsize=64)
+def _of_first(cluster: Cluster, count: int, transport: Transport) -> Communicator:
+    """Worked out once for all sizes of a sweep."""
+    return _of_nodes(cluster, *_first_ones(cluster, count), transport)
+
+
+def _of_nodes(
+    cluster: Cluster, nodes: Integers, counts: Integers, masks: Integers, transport: Transport
+) -> Communicator:
     kinds, kind_of_node = _kinds(cluster, nodes, masks)
     looked_at = [_look(cluster, int(node), mask, transport) for node, mask in kinds]
     islands = cluster.island_of_node(nodes)
@@ -92,8 +106,11 @@ def communicator(
     per_domain = np.bincount(domain, weights=counts)
     networks = np.array([one.network for one in looked_at])[kind_of_node]
     nics = np.array([one.nics for one in looked_at])[kind_of_node]
-    first = cluster.node_type(int(nodes[0]))
-    known = constants.gpu_facts(first.gpu.name)
+    types = [cluster.node_type(node) for node, _ in kinds]
+    gpus = [constants.gpu_facts(one.gpu.name) for one in types]
+    # The oldest GPU decides, as in NCCL.
+    known = min((one for one in gpus if one is not None), key=lambda one: one.compute, default=None)
+    first = types[0]
     # A tray alone with its GPU is joined to its rack's others by the switch, whatever the node itself has.
     several_nodes = len(nodes) > domains
     link = (
@@ -101,9 +118,12 @@ def communicator(
     )
     n = int(counts.sum())
     out = np.bincount(domain, weights=networks)
+    if domains > 1 and out.min() <= 0:
+        node = int(nodes[int(np.argmax(networks <= 0))])
+        raise SpecError(f"{cluster.node_name(node)}: none of its {first.name} GPUs reaches a NIC with a cable")
     crossing = per_domain * (n - per_domain)
     leaf, beyond = _leaf(cluster, nodes, counts, n)
-    switch = first.switches and link == constants.NVLINK
+    switch = all(one.switches for one in types) and link == constants.NVLINK
     return Communicator(
         ranks=n,
         nodes=len(nodes),
@@ -112,7 +132,7 @@ def communicator(
         smallest_domain=int(per_domain.min()),
         link=link,
         gpu=known or constants.GpuFacts(first.gpu.name or "unknown", 80, constants.REFERENCE_MHZ),
-        gpu_known=known is not None,
+        gpu_known=None not in gpus,
         intra_bytes_per_s=min(one.intra for one in looked_at),
         exchange_bytes_per_s=min(one.exchange for one in looked_at),
         network_bytes_per_s=float(out.min()) if domains > 1 else 0.0,
@@ -121,15 +141,14 @@ def communicator(
         exchange_s_per_byte=float((crossing / out).max()) if domains > 1 else 0.0,
         beyond_leaf=beyond,
         leaf_bytes_per_s=leaf,
-        in_switch_reduction=bool(switch),
+        in_switch_reduction=switch,
         amd_host=any("AMD_BW" in one.speed.bandwidth.source for one in first.links if one.kind is LinkKind.SMP),
     )
 
 
-def _occupied(cluster: Cluster, gpus: int | ArrayLike | None) -> tuple[Integers, Integers, Integers]:
+def _occupied(cluster: Cluster, gpus: ArrayLike) -> tuple[Integers, Integers, Integers]:
     """The nodes that hold ranks, how many each holds, and which GPUs of it, as bits."""
-    if gpus is None or isinstance(gpus, int):
-        return _first_ones(cluster, cluster.num_gpus if gpus is None else gpus)
+    _bits_suffice(cluster)
     numbers = np.asarray(gpus, dtype=np.int64).ravel()
     if not numbers.size:
         raise SpecError("expected at least one GPU, got none")
@@ -146,6 +165,7 @@ def _occupied(cluster: Cluster, gpus: int | ArrayLike | None) -> tuple[Integers,
 
 def _first_ones(cluster: Cluster, count: int) -> tuple[Integers, Integers, Integers]:
     """``_occupied`` of GPUs 0 to ``count`` - 1, without listing them."""
+    _bits_suffice(cluster)
     if not 1 <= count <= cluster.num_gpus:
         raise SpecError(f"cluster {cluster.name!r} has {cluster.num_gpus} GPUs, got {count} ranks")
     nodes = np.arange(int(cluster.node_of_gpu(count - 1)) + 1, dtype=np.int64)
@@ -153,6 +173,15 @@ def _first_ones(cluster: Cluster, count: int) -> tuple[Integers, Integers, Integ
     counts = sizes[cluster.group_of_node(nodes)]
     counts[-1] -= int(counts.sum()) - count
     return nodes, counts, np.left_shift(np.int64(1), counts) - 1
+
+
+def _bits_suffice(cluster: Cluster) -> None:
+    for group in cluster.groups:
+        if len(group.node_type.gpus) > MAX_NODE_GPUS:
+            raise SpecError(
+                f"node type {group.node_type.name!r}: {len(group.node_type.gpus)} GPUs; predictions take nodes of at "
+                f"most {MAX_NODE_GPUS}"
+            )
 
 
 def _kinds(cluster: Cluster, nodes: Integers, masks: Integers) -> tuple[list[tuple[int, int]], Integers]:
