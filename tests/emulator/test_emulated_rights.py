@@ -41,7 +41,7 @@ def test_a_user_without_rights_enters_a_user_namespace() -> None:
     if probe.returncode:
         pytest.skip(f"user namespaces are not to be had here: {probe.stderr.strip()}")
     words = (
-        "import os; print(os.environ['ATOLL_LISTEN'], os.readlink('/proc/self/ns/user'), os.environ['ATOLL_TRANSPORT'])"  # noqa: E501
+        "import os; print(os.environ['ATOLL_LISTEN'], os.readlink('/proc/self/ns/user'), os.environ['ATOLL_TRANSPORT'])"
     )
     environ = {**os.environ, "ATOLL_TRANSPORT": "auto"}
     done = run([*EMULATE, "launch", "--", sys.executable, "-c", words], preexec_fn=without_rights(), env=environ)
