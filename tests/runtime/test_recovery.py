@@ -188,6 +188,35 @@ def test_a_whole_communicator_has_a_twin(world_size: int) -> None:
     assert run_ranks(world_size, shrinks_whole) == [([world_size], [world_size], 1)] * world_size
 
 
+def one_is_stuck(comm: Communicator) -> Any:
+    comm.barrier()
+    if comm.rank == 0:
+        until = time.monotonic() + 4.0
+        while time.monotonic() < until:
+            pass
+        fail(comm)
+        try:
+            comm.shrink()
+        except AtollError as given_up:
+            return facts(given_up)
+    error: AtollError | None = None
+    try:
+        comm.all_reduce(np.ones(2), timeout=0.5)
+    except CollectiveTimeout as raised:
+        error = raised
+    assert error is not None
+    comm = comm.shrink(timeout=0.5)
+    return error.culprits, comm.rank, comm.all_reduce(np.ones(1)).tolist()
+
+
+def test_a_rank_that_is_stuck_is_left_behind_and_told() -> None:
+    first, *others = run_ranks(4, one_is_stuck)
+    assert others == [((0,), rank, [3.0]) for rank in range(3)]
+    kind, culprits, message = first
+    assert (kind, culprits) == (PeerLost.__name__, (0,))
+    assert "it did not come to an agreement on who is left within 500 ms" in message
+
+
 # -- grow --------------------------------------------------------------------------------------------------------------
 
 

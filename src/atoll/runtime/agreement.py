@@ -58,6 +58,11 @@ class Agreement:
         return sorted(self._living - self._votes.keys() - {self._rank})
 
     @property
+    def has_quorum(self) -> bool:
+        """Whether more than half of the living members have voted."""
+        return 2 * len(self.missing) < len(self._living)
+
+    @property
     def awaited(self) -> set[int]:
         """Members for which this rank waits."""
         if self.decision is not None:

@@ -311,7 +311,10 @@ class Communicator:
         return self._recovery.agree(_whole("agree: value", value), self._patience(timeout))
 
     def shrink(self, *, timeout: float | None = None) -> Communicator:
-        """A communicator of the ranks that are left, renumbered in their order; every one of them calls this."""
+        """A communicator of the ranks that are left, renumbered in their order; every one of them calls this.
+
+        Who is alive but has not called it within ``timeout`` seconds is given up, where more than half have.
+        """
         return self._succeed(False, None, timeout)
 
     def grow(self, world_size: int | None = None, *, timeout: float | None = None) -> Communicator:

@@ -236,11 +236,14 @@ class Control:
             culprits=waits_on,
         )
 
-    def agree(self, key: Key, members: Sequence[int], value: int, taken: Iterable[int], timeout_s: float) -> Ballot:
+    def agree(
+        self, key: Key, members: Sequence[int], value: int, taken: Iterable[int], timeout_s: float, expel: bool = False
+    ) -> Ballot:
         """Take part in agreement ``key`` among ``members`` and wait for what is decided.
 
         Raises ``CollectiveTimeout`` naming the members that did not come within ``timeout_s``, and ``PeerLost`` where
-        this rank is not among those that go on.
+        this rank is not among those that go on. With ``expel`` those that did not come are given up instead, if more
+        than half of the living members have come.
         """
         roster = self._machine.roster
         members, taken = tuple(members), tuple(taken)
@@ -250,8 +253,15 @@ class Control:
             agreement = roster.council.look_up(key)
             return None if agreement is None else agreement.decision
 
+        def over() -> bool:
+            return decision() is not None or roster.cut_off is not None or self._closed
+
         with self._verdict:
-            self._verdict.wait_for(lambda: decision() is not None or roster.cut_off or self._closed, timeout_s)
+            self._verdict.wait_for(over, timeout_s)
+            if expel and not over():
+                reason = f"it did not come to an agreement on who is left within {format_duration(timeout_s)}"
+                self._ask_roster(lambda _: roster.expel(key, reason))
+                self._verdict.wait_for(over, VERDICT_S)
         decided, error = decision(), self.confirm()
         if error is not None:
             raise error

@@ -19,8 +19,9 @@ How a program uses it::
 
 All of these are collective among the survivors: each calls them, in the same order. They work on a communicator that
 has failed, which is what they are for; what they return is fresh, and the failed one is released. A rank that dies
-meanwhile is left out too. A spare comes out of ``atoll.init`` with the communicator that it was called into, whose
-``generation`` is above 0: the sign to fetch the state from the others.
+meanwhile is left out too, and so is one that lives but does not come to ``shrink`` or ``grow`` within their ``timeout``
+(it loops for ever, say) while most do: it is given up. A spare comes out of ``atoll.init`` with the communicator that
+it was called into, whose ``generation`` is above 0: the sign to fetch the state from the others.
 
 How it works: an agreement (``agreement``) on the old communicator decides on the lost and on the spares in use, so
 every survivor derives the same new list of ranks and the same identity. An agreement on the new one, in which the
@@ -81,7 +82,7 @@ class Recovery:
         for attempt in range(process.membership.world_size):
             generation = self.generation + 1 + attempt
             key = self._next()
-            decided = self._control.agree(key, self._caller.world_ranks, -1, taken, timeout_s)
+            decided = self._control.agree(key, self._caller.world_ranks, -1, taken, timeout_s, expel=True)
             free = [spare for spare in process.spares if spare not in {*decided.lost, *decided.taken}]
             ranks = _fill(self._caller.world_ranks, frozenset(decided.lost), free if spares else [], world_size)
             process.spares_taken.update(decided.taken, set(ranks) & set(process.spares))
@@ -102,7 +103,8 @@ class Recovery:
 
 def confirm(process: Process, following: Succession, timeout_s: float) -> bool:
     """Whether all ranks of a new communicator have come to it; the same answer on each that has."""
-    decided = process.control.agree((following.identity, _CONFIRMATION), following.world_ranks, -1, (), timeout_s)
+    key = (following.identity, _CONFIRMATION)
+    decided = process.control.agree(key, following.world_ranks, -1, (), timeout_s, expel=True)
     return not set(decided.lost).intersection(following.world_ranks)
 
 

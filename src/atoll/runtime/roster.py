@@ -179,6 +179,12 @@ class Roster:
         self._pass_on(self.council.propose(key, members, ballot))
         self.wait_for(self._awaited, now)
 
+    def expel(self, key: Key, reason: str) -> None:
+        """Go on without the members that have not come to an agreement, where most of the living ones have."""
+        agreement = self.council.look_up(key)
+        if agreement is not None and agreement.has_quorum:
+            self._give_up(agreement.missing, reason)
+
     def enlist(self, spares: Iterable[int], call: Enlist) -> None:
         """Tell ``spares`` who of them is called."""
         self.tell(call, spares)
