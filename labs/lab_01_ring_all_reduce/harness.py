@@ -5,6 +5,7 @@
 ``comparison``  the ring, checked, counted, and side by side with the naive way (without an option)
 ``sweep``       the latency of ring and tree over sizes (``--algorithm tree``)
 ``buckets``     gradient bucketing and overlap with the library's communicator (``--buckets``)
+``lost_rank``   a rank that freezes or dies: the hang, the culprit, and the job that goes on (``--kill-rank``)
 
 Exit status: 0 when all is right, 1 when a check failed, 2 for arguments that make no sense, 130 after Ctrl-C.
 """
@@ -19,6 +20,7 @@ from typing import Any, NoReturn
 
 import buckets
 import comparison
+import lost_rank
 import numpy as np
 import sweep
 import vectors
@@ -50,6 +52,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
                         "ring's, and the size at which they cross")  # fmt: skip
     parser.add_argument("--buckets", action="store_true", help="many small all-reduces against a few large ones, and "
                         "overlapped with compute, by the library's communicator")  # fmt: skip
+    parser.add_argument("--kill-rank", metavar="R", help="a rank freezes or dies: the hang, who waits for whom, then "
+                        "by the library the culprit, and the sum with a spare in its place")  # fmt: skip
     parser.add_argument("--dtype", default="float32", metavar="NAME", help="float32 (default), int64, ...")
     parser.add_argument("--seed", default="0", metavar="S", help="of the data (default 0)")
     parser.add_argument("--repeat", default="5", metavar="R", help="timed runs, of which the median counts (default 5)")
@@ -65,6 +69,14 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
                         f"{nearest(args.dtype, vectors.DTYPES)}")  # fmt: skip
     if args.buckets and (args.algorithm != "ring" or args.size is not None or args.dtype != "float32"):
         raise SpecError("--buckets has gradients of its own: expected no --algorithm, --size or --dtype with it")
+    if args.kill_rank is not None:
+        if args.buckets or args.algorithm != "ring" or args.size is not None or args.dtype != "float32":
+            raise SpecError(
+                "--kill-rank has a vector of its own: expected no --buckets, --algorithm, --size or --dtype"
+            )
+        if args.world < 3:
+            raise SpecError(f"--kill-rank: expected --world 3 or more, so that a majority goes on, got {args.world}")
+        args.kill_rank = _whole("--kill-rank", args.kill_rank, 0, args.world - 1)
     args.dtype = np.dtype(args.dtype)
     args.size = parse_size(DEFAULT_SIZE[args.algorithm] if args.size is None else args.size, "--size")
     if args.size * args.world > MAX_TOTAL_BYTES:
@@ -96,6 +108,8 @@ def main(
         args = parse(argv)
         if args.buckets:
             status = buckets.start(args.world, args.seed, args.repeat, args.json)
+        elif args.kill_rank is not None:
+            status = lost_rank.run(args, exercise)
         elif args.algorithm == "tree":
             status = sweep.run(args, exercise)
         else:

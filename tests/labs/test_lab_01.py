@@ -206,6 +206,19 @@ def test_buckets_move_bytes_before_wait() -> None:
         assert (row["moved_before_wait"] > 0) if overlaps else (0 <= row["moved_before_wait"] <= 1)
 
 
+def test_a_lost_rank_is_a_hang_then_a_culprit_then_a_job_that_goes_on() -> None:
+    done = run_lab("solution.py", "--kill-rank", "1", "--world", "3", "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["silent"] == [1]
+    assert set(document["waiting_in"]) == {"0", "2"}
+    assert document["recovery"]["culprits"] == [1]
+    assert document["recovery"]["sums"] == {"0": 6.0, "1": 6.0, "2": 6.0}
+    for arguments in (["--world", "2"], ["--world", "3", "--buckets"]):
+        done = run_lab("solution.py", "--kill-rank", "1", *arguments)
+        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+
+
 def test_buckets_hold_consecutive_gradients_up_to_the_capacity(lab: ModuleType) -> None:
     fill = lab("buckets").fill_buckets
     assert fill([10, 10, 10, 100, 1], 80) == [range(2), range(2, 3), range(3, 4), range(4, 5)]

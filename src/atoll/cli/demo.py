@@ -87,7 +87,7 @@ def sum_lines(end: Recovered) -> list[str]:
     right = all(value == end.expected for value in end.sums.values())
     recovered = format_duration(float(f"{end.recover_s:.2g}"))
     return [
-        f"   {recovered} after the stop all {len(end.members)} ranks have their next sum: "
+        f"   {recovered} after the fault all {len(end.members)} ranks have their next sum: "
         f"{next(iter(end.sums.values())):g}, expected {end.expected:g}: {'right' if right else 'WRONG'}",
         f"   Ranks 0 to {len(end.members) - 1} are now the processes that began as {_ranks(end.members)}.",
     ]
