@@ -100,7 +100,12 @@ def test_json_is_one_document_and_nothing_else() -> None:
     assert {key: first[key] for key in ("size", "count", "type", "redop", "root", "algorithm")} == {
         "size": 4096, "count": 1024, "type": "half", "redop": "sum", "root": -1, "algorithm": "ring",
     }  # fmt: skip
-    assert first["wire"] == {"sent_bytes": [2048, 2048], "received_bytes": [2048, 2048], "overhead_bytes": [16, 16]}
+    assert first["wire"] == {
+        "sent_bytes": [2048, 2048],
+        "received_bytes": [2048, 2048],
+        "overhead_bytes": [16, 16],
+        "ways": {"socket": 4096},
+    }
     for way in ("out_of_place", "in_place"):
         measured = first[way]
         assert measured["nwrong"] == 0

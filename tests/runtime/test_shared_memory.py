@@ -412,3 +412,19 @@ def test_shm_needs_a_machine_that_has_it(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(SpecError, match="x86-64"):
         read_transport({"ATOLL_TRANSPORT": "shm"})
     assert Segment.__slots__
+
+
+def ways_of(comm: Communicator, size: int, kind: str) -> dict[str, int]:
+    array = (comm.empty if kind == "shared" else np.empty)(size, np.float32)
+    array[...] = 1.0
+    comm.all_reduce(array, out=array, algorithm="ring")
+    (count,) = comm.traffic().values()
+    return {"sent": count.payload_sent, "lent": count.lent_sent, "remote": count.remote_sent}
+
+
+@pytest.mark.parametrize(
+    ("size", "kind", "way"), [(1000, "shared", None), (40_000, "shared", "lent"), (40_000, "own", "remote")]
+)
+def test_the_way_that_bytes_took_is_counted(size: int, kind: str, way: str | None) -> None:
+    expected = {"sent": 4 * size, "lent": 0, "remote": 0} | ({} if way is None else {way: 4 * size})
+    assert run_ranks(2, ways_of, size, kind, transport="shm") == [expected] * 2

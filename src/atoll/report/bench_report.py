@@ -26,6 +26,12 @@ _WHERE = {
     "shm": "through shared memory",
     "auto": "through shared memory where it is to be had",
 }
+_WAYS = {
+    "socket": "to sockets",
+    "staged": "staged",
+    "in place": "read in place",
+    "process_vm_readv": "read by process_vm_readv",
+}
 
 
 def schedule_of(spec: Spec, algorithm: str, world_size: int, size_bytes: int) -> ProvenSchedule:
@@ -110,6 +116,9 @@ def wire_table(spec: Spec, results: Sequence[Result], world_size: int) -> list[s
             f"# measured {'equals' if equal else 'DIFFERS FROM'} the schedule's count on "
             f"{'every rank' if equal else 'some rank'}"
         )
+        ways = ", ".join(f"{num_bytes} bytes {_WAYS[way]}" for way, num_bytes in largest.ways.items())
+        if spec.transport != "tcp" and ways:
+            lines.append(f"# all ranks sent {ways}")
     return lines
 
 
@@ -137,7 +146,7 @@ def document(spec: Spec, results: Sequence[Result], facts: dict[str, Any], world
             "redop": result.op, "root": result.root, "algorithm": result.algorithm,
             "out_of_place": measured(result, result.out_of_place), "in_place": measured(result, result.in_place),
             "wire": {"sent_bytes": result.sent_bytes, "received_bytes": result.received_bytes,
-                     "overhead_bytes": result.overhead_bytes},
+                     "overhead_bytes": result.overhead_bytes, "ways": result.ways},
         }
         for result in results
     ]  # fmt: skip

@@ -23,6 +23,7 @@ from atoll.schedule.contract import COLLECTIVES
 Array = npt.NDArray[Any]
 LARGEST = 10  # of the numbers that are summed
 PERIODS = (2, 7, 13, 113, 251, 4093)  # of the numbers that are only moved: primes, one for each width of a format
+WAYS = ("socket", "staged", "in place", "process_vm_readv")
 AVERAGES = ("rank 0", "mean", "minimum", "maximum")  # nccl-tests' -a 0 to 3
 
 
@@ -55,7 +56,8 @@ class Result(msgspec.Struct, frozen=True):
     """One row. ``in_place`` is None where the collective has no such way.
 
     ``sent_bytes`` and ``received_bytes`` are payload bytes of one out-of-place call, by rank, as really passed to the
-    sockets; ``overhead_bytes`` are the headers sent with them.
+    peers; ``overhead_bytes`` are the headers sent with them. ``ways`` are the payload bytes of all ranks by the way they
+    took, those of ``WAYS`` that were taken.
     """
 
     algorithm: str
@@ -69,6 +71,7 @@ class Result(msgspec.Struct, frozen=True):
     sent_bytes: tuple[int, ...]
     received_bytes: tuple[int, ...]
     overhead_bytes: tuple[int, ...]
+    ways: dict[str, int] = {}
 
 
 def dtype_named(name: str) -> np.dtype[Any]:
@@ -136,7 +139,7 @@ class Case:
         before = self._traffic()
         self.call(source, out)()
         moved = [now - then for now, then in zip(self._traffic(), before, strict=True)]
-        everyone = self.comm.all_gather(np.array(moved, dtype=np.int64)).reshape(self.comm.world_size, 3).T.tolist()
+        everyone = self.comm.all_gather(np.array(moved, dtype=np.int64)).reshape(self.comm.world_size, -1).T.tolist()
         wrong = self._wrong(source, out) if spec.check else None
         out_of_place = Measurement(self._time(in_place=False), wrong)
         in_place = None
@@ -152,6 +155,7 @@ class Case:
             dtype=str(self.dtype), op=spec.op if self.reduces else "none",
             root=spec.root if COLLECTIVES[spec.collective].rooted else -1, out_of_place=out_of_place, in_place=in_place,
             sent_bytes=tuple(everyone[0]), received_bytes=tuple(everyone[1]), overhead_bytes=tuple(everyone[2]),
+            ways={way: sum(column) for way, column in zip(WAYS, everyone[3:], strict=True) if sum(column)},
         )  # fmt: skip
 
     def call(self, source: Array, out: Array) -> Callable[[], Any]:
@@ -260,6 +264,10 @@ class Case:
             sum(count.payload_sent for count in counts),
             sum(count.payload_received for count in counts),
             sum(count.overhead_sent for count in counts),
+            sum(count.payload_sent for count in counts if not count.shared),
+            sum(count.payload_sent - count.lent_sent - count.remote_sent for count in counts if count.shared),
+            sum(count.lent_sent for count in counts),
+            sum(count.remote_sent for count in counts),
         ]
 
 

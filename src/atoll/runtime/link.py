@@ -49,12 +49,19 @@ class Pumped(Enum):
 
 
 class ByteCount(msgspec.Struct):
-    """Bytes really passed to and from one peer's sockets; overhead is headers and tokens."""
+    """Bytes really passed to and from one peer; overhead is headers and tokens.
+
+    ``shared``: through shared memory. Of the payload that was sent there ``lent_sent`` bytes were read in place, and
+    ``remote_sent`` from ordinary memory by ``process_vm_readv``; the rest was staged.
+    """
 
     payload_sent: int = 0
     payload_received: int = 0
     overhead_sent: int = 0
     overhead_received: int = 0
+    shared: bool = False
+    lent_sent: int = 0
+    remote_sent: int = 0
 
     def tokens_are_overhead(self, num_bytes: int, incoming: bool) -> None:
         """``num_bytes`` counted as payload were tokens."""

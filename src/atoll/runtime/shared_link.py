@@ -65,6 +65,7 @@ class SharedLink:
         self.peer = peer
         self.channel = channel
         self.count = count
+        count.shared = True
         self.readable = True
         self.writable = True
         self.hung_up = False
@@ -213,8 +214,10 @@ class SharedLink:
         place = self._heap.find(address)
         if place is not None:
             self.outlet.post(sequence, fingerprint, num_bytes, LENT, place.fd, place.offset, place.serial)
+            self.count.lent_sent += num_bytes
         elif self.shared.peer_reads_us:
             self.outlet.post(sequence, fingerprint, num_bytes, REMOTE, address)
+            self.count.remote_sent += num_bytes
         else:
             return False
         return True
