@@ -16,7 +16,9 @@ from atoll.errors import SpecError
 from atoll.runtime.choice import Chooser, Layout, assumed, layout_of
 from atoll.runtime.stability import ORDERS, Order, stable_algorithms
 from atoll.runtime.tuning import (
+    DEFAULT_FILE,
     MAX_PACKED_BYTES,
+    MEASURED_FILE,
     TRANSPORTS,
     Fit,
     Table,
@@ -222,6 +224,14 @@ def test_the_shipped_file_speaks_of_algorithms_that_are_there() -> None:
             for collective in COLLECTIVES:
                 for size in (1, 1 << 10, 1 << 20, 1 << 28):
                     assert chooser.choose(collective, size) in names(collective)
+
+
+def test_the_shipped_rules_are_those_of_the_shipped_measurements() -> None:
+    rules, measured = load_tuning(DEFAULT_FILE), load_tuning(MEASURED_FILE)
+    assert pack(rules) == pack(measured)
+    for table in measured.tables:
+        for name in {name for listed in table.rules.values() for _, name in listed}:
+            assert table.transport == "mixed" or any(table.measured[name]), (table.collective, name)
 
 
 def test_times_survive_within_their_digits() -> None:

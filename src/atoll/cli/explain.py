@@ -65,7 +65,7 @@ def _choice(
 
     from atoll.cli.explain_choice import document, explain, page
     from atoll.cli.schedule_source import collective_name
-    from atoll.runtime.tuning import VARIABLE, load_tuning
+    from atoll.runtime.tuning import MEASURED_FILE, VARIABLE, load_tuning
     from atoll.units import parse_size
 
     if len(names) != 1:
@@ -74,7 +74,7 @@ def _choice(
     if size is None and collective != "barrier":
         raise SpecError(f"expected a --size, such as atoll explain {names[0]} --size 1M --world {world}")
     size_bytes = 1 if size is None else parse_size(size, "--size")
-    tables = load_tuning(tuning or os.environ.get(VARIABLE) or None)
+    tables = load_tuning(tuning or os.environ.get(VARIABLE) or MEASURED_FILE)
     facts = explain(tables, collective, size_bytes, world, transport, order)  # type: ignore[arg-type]
     if as_json:
         import msgspec

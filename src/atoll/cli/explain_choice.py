@@ -169,7 +169,7 @@ def _why(facts: Explanation) -> str:
         assert rival.measured_s is not None
         compared = f"measured {format_duration(winner.measured_s)}, {rival.name} {format_duration(rival.measured_s)}"
         if rival.measured_s < winner.measured_s:
-            compared += " (within the margin, or at another size than the rule was made for)"
+            compared += " (noise, another size than the rule was made for, or a rule set by hand)"
     else:
         rival = min(others, key=lambda other: other.predicted_s)
         compared = f"predicted {format_duration(winner.predicted_s)}, {rival.name} {format_duration(rival.predicted_s)}"
