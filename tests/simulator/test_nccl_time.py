@@ -203,3 +203,13 @@ def test_the_first_gpus_and_the_same_ones_listed_are_one_communicator() -> None:
     cluster = preset("gb200-nvl72", 3)
     for count in (1, 3, 4, 5, 72, 73, 150, 216):
         assert communicator(cluster, count) == communicator(cluster, list(range(count)))
+
+
+def test_messages_over_pcie_are_not_charged_for_what_nvlink_pays() -> None:
+    """Two L40S: half of what a rank sends crosses at 24 GB/s; over NVLink chunks are copied out as well."""
+    comm = communicator(preset("l40s-pcie"), 2)
+    found, _ = point_to_point_time(comm, "all_to_all", 1 << 24, NOTHING)
+    assert found.transfer_s == pytest.approx((1 << 23) / 24e9, rel=0.01)
+    nvlink = communicator(preset("dgx-a100"), 2)
+    found, _ = point_to_point_time(nvlink, "all_to_all", 1 << 24, NOTHING)
+    assert found.transfer_s == pytest.approx(2 * (1 << 23) / (0.875 * 240e9))

@@ -266,10 +266,11 @@ def point_to_point_time(
     rate = (comm.exchange_bytes_per_s if collective == "all_to_all" else comm.intra_bytes_per_s) * factors.bandwidth
     # What stays within the largest domain; a pair of neighbours across the boundary sends nothing else.
     local = per_peer * min(peers, comm.per_domain - 1)
-    if protocol == SIMPLE:
-        # The last chunks still have to be copied out of their buffers, at about twice the link's rate.
+    if protocol == SIMPLE and comm.link == constants.NVLINK:
+        # The last chunks still have to be copied out of their buffers, at about twice the rate of NVLink; beside PCIe's
+        # rate that is nothing.
         local += min(local, constants.P2P_CHANNELS * constants.P2P_CHUNK_BYTES / 2)
-        rate *= constants.P2P_EFFICIENCY if comm.link == constants.NVLINK else 1.0
+        rate *= constants.P2P_EFFICIENCY
     times = {"intra": local / (rate * share) if local else 0.0}
     if comm.domains > 1:
         away = peers - comm.per_domain + 1 if not one_way else 1
