@@ -3,8 +3,8 @@
     python benchmarks/performance_page.py RESULTS.json... -- docs/performance.md README.md
 
 ``RESULTS.json`` is what ``peers.py --json`` wrote. Names are ``all-reduce 2`` (the table of a world),
-``collectives 4``, ``machine``, ``scale shm``, and ``summary``: the least ratio and the geometric mean of every
-comparison. A block whose results are not given stays as it is.
+``collectives 4``, ``machine``, ``scale shm``, and ``summary``, ``summary all-reduce``: the least ratio and the
+geometric mean of every comparison. A block whose results are not given stays as it is.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _WHAT = {
 def blocks(documents: Iterable[dict[str, Any]]) -> dict[str, str]:
     """The text of every block that the results have, by name."""
     found: dict[str, str] = {}
-    summary: list[str] = []
+    summary: dict[str, list[str]] = {}
     for document in documents:
         kind = document["table"]
         top = heading(document)
@@ -58,13 +58,15 @@ def blocks(documents: Iterable[dict[str, Any]]) -> dict[str, str]:
                 chosen = [row for row in rows if row.collective == collective]
                 lines += ["", *table(collective, world_size, chosen, contestants, pairs)]
             found[kind if kind == "machine" else f"{kind} {world_size}"] = _text(lines)
-            summary += _summary(kind, world_size, rows, pairs)
+            summary.setdefault(kind, []).extend(_summary(kind, world_size, rows, pairs))
+    head = [
+        "| collective | Atoll on | against | ranks | sizes | at least | geometric mean |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for kind, lines in summary.items():
+        found[f"summary {kind}"] = "\n".join([*head, *lines]) + "\n"
     if summary:
-        head = [
-            "| collective | Atoll on | against | ranks | sizes | at least | geometric mean |",
-            "|---|---|---|---|---|---|---|",
-        ]
-        found["summary"] = "\n".join([*head, *summary]) + "\n"
+        found["summary"] = "\n".join([*head, *(line for lines in summary.values() for line in lines)]) + "\n"
     return found
 
 
