@@ -56,8 +56,8 @@ class Result(msgspec.Struct, frozen=True):
     """One row. ``in_place`` is None where the collective has no such way.
 
     ``sent_bytes`` and ``received_bytes`` are payload bytes of one out-of-place call, by rank, as really passed to the
-    peers; ``overhead_bytes`` are the headers sent with them. ``ways`` are the payload bytes of all ranks by the way they
-    took, those of ``WAYS`` that were taken.
+    peers; ``overhead_bytes`` are the headers sent with them. ``ways`` are the payload bytes of all ranks by the way
+    they took, those of ``WAYS`` that were taken.
     """
 
     algorithm: str
