@@ -7,20 +7,17 @@ from click.testing import CliRunner, Result
 
 from atoll.cli.compare import command
 from atoll.emulator.comparison import (
-    ACROSS,
     ALL,
-    INSIDE,
     Row,
     cases,
     errors,
     latency_case,
     latency_of,
-    placements,
     predicted_s,
     ratios,
     repeated,
 )
-from atoll.emulator.layout import PAYLOAD_SHARE, Layout, Rates
+from atoll.emulator.layout import ACROSS, INSIDE, PAYLOAD_SHARE, Layout, Rates, placements
 from atoll.emulator.measure import Case, Timing
 from atoll.emulator.queues import BURST_S
 from atoll.errors import SpecError
@@ -108,12 +105,18 @@ def compare(*arguments: str) -> Result:
         (("--nodes", "1"), "at least 2 nodes of 2 ranks"),
         (("-b", "2", "-e", "4"), "expected at least 4 bytes"),
         (("-b", "2M", "-e", "1M"), "the first size to be at most the last"),
-        (("--algorithm", "rign"), "did you mean 'ring'"),
-        (("--algorithm", "ring,ring"), "named twice"),
     ],
 )
 def test_bad_arguments_are_one_line(arguments: tuple[str, ...], words: str) -> None:
     result = compare(*arguments)
+    assert isinstance(result.exception, SpecError)
+    assert words in str(result.exception)
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize(("algorithm", "words"), [("rign", "did you mean 'ring'"), ("ring,ring", "named twice")])
+def test_bad_algorithms_are_one_line(algorithm: str, words: str) -> None:
+    result = compare("--algorithm", algorithm)
     assert isinstance(result.exception, SpecError)
     assert words in str(result.exception)
 

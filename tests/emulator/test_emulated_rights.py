@@ -52,6 +52,16 @@ def test_a_user_without_rights_enters_a_user_namespace() -> None:
     assert {line[2] for line in said} == {"tcp"}, "shared memory would know nothing of the links"
 
 
+def test_so_does_a_comparison() -> None:
+    probe = run(["unshare", "-Urn", "true"], preexec_fn=without_rights())
+    if probe.returncode:
+        pytest.skip(f"user namespaces are not to be had here: {probe.stderr.strip()}")
+    words = ["compare", "--island-bandwidth", "90MB/s", "-b", "4K", "-e", "4K", "--algorithm", "ring"]
+    done = run([sys.executable, "-m", "atoll", *words], preexec_fn=without_rights())
+    assert done.returncode == 0, done.stderr
+    assert "# error of 3 predictions: median" in done.stdout
+
+
 def test_who_may_have_neither_is_told_what_to_do() -> None:
     if shutil.which("setpriv") is None:
         pytest.skip("this test needs the command setpriv of util-linux")
@@ -98,3 +108,11 @@ def test_mistakes_are_one_line_and_come_before_anything_is_made(words: list[str]
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert said in line
+
+
+def test_islands_that_are_not_the_nodes_are_told() -> None:
+    command = [*EMULATE[:4], "--ranks-per-node", "3", "--island-bandwidth", "200MB/s", "--", "bench"]
+    small = ["-b", "64", "-e", "64", "-n", "1", "--algorithm", "hierarchical"]
+    done = run([*command, *small])
+    assert done.returncode == 0, done.stderr
+    assert "hierarchical takes islands of 2 of 6 ranks, the nodes here have 3" in done.stderr

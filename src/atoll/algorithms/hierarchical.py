@@ -95,6 +95,11 @@ def _across(across: Schedule, members: list[list[int]], cuts: int, chunks: int) 
     return parts
 
 
+def default_group_size(world_size: int) -> int:
+    """The largest divisor of the number of ranks that is not above its square root."""
+    return next(g for g in range(math.isqrt(world_size), 0, -1) if world_size % g == 0)
+
+
 def _members(
     world_size: int, group_size: int | None, order: str, islands: Sequence[Hashable] | None
 ) -> list[list[int]]:
@@ -107,7 +112,7 @@ def _members(
         names = list(islands)
     else:
         if group_size is None:
-            group_size = next(g for g in range(math.isqrt(world_size), 0, -1) if world_size % g == 0)
+            group_size = default_group_size(world_size)
         if not 1 <= group_size <= world_size:
             raise SpecError(f"hierarchical: expected a group_size between 1 and {world_size}, got {group_size}")
         if order not in ("contiguous", "strided"):

@@ -41,14 +41,16 @@ def command(
     Needs what `atoll emulate` needs. Exit status: 0 measured, 1 a wrong element or a process failed, 2 bad arguments or
     no rights, 130 after Ctrl-C (with the rows so far).
     """
+    from atoll.emulator.layout import placements
+    from atoll.emulator.namespaces import gain_rights
     from atoll.emulator.start import started
 
     layout, wish = read_options(options)
-    sizes = _sizes(minbytes, maxbytes, stepfactor)
-    names = _algorithms(algorithms)
-    from atoll.emulator.comparison import placements
-
     placements(layout)  # refuses what cannot be compared
+    sizes = _sizes(minbytes, maxbytes, stepfactor)
+    # Ahead of what imports NumPy, whose threads would keep this process from entering a user namespace.
+    gain_rights()
+    names = _algorithms(algorithms)
     with started(layout, wish) as up:
         announce(up)
         return _Comparison(up, sizes, names, as_json).run()

@@ -88,10 +88,12 @@ def command(ctx: click.Context, /, words: tuple[str, ...], save_cluster: str | N
     from atoll.emulator.start import started
 
     layout, wish = read_options(options)
-    # Ahead of the cluster, so that mistakes in what is to be run come first.
+    # Ahead of the cluster, so that mistakes in what is to be run come first; and without NumPy, whose threads would
+    # keep this process from entering a user namespace.
     inner, context = _prepare(words[0], list(words[1:]), layout.world_size)
     with started(layout, wish) as up:
         announce(up)
+        _note_islands(context.params.get("algorithms") or "", layout)
         if save_cluster is not None:
             _save(up, save_cluster)
         with context:
@@ -149,6 +151,19 @@ def _prepare(name: str, words: list[str], world_size: int) -> tuple[click.Comman
                 f"the emulated cluster has {wanted}; leave it out"
             )
     return inner, context
+
+
+def _note_islands(algorithms: str, layout: Layout) -> None:
+    """A hierarchical algorithm that is asked for by name does not know where the nodes end."""
+    from atoll.algorithms.hierarchical import default_group_size
+
+    taken = default_group_size(layout.world_size)
+    if "hierarchical" in algorithms.split(",") and taken != layout.ranks_per_node:
+        click.echo(
+            f"atoll: hierarchical takes islands of {taken} of {layout.world_size} ranks, the nodes here have "
+            f"{layout.ranks_per_node}; atoll compare gives it the nodes",
+            err=True,
+        )
 
 
 def _save(up: Started, path: str) -> None:

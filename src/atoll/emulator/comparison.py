@@ -23,20 +23,17 @@ from typing import Final
 
 import msgspec
 
-from atoll.emulator.layout import Layout, Rates
+from atoll.emulator.layout import ACROSS, INSIDE, Layout, Rates, placements
 from atoll.emulator.measure import Case, Timing, measure_cases
 from atoll.emulator.model import cluster_of
 from atoll.emulator.queues import BURST_S
 from atoll.emulator.start import Started
-from atoll.errors import SpecError
 from atoll.schedule.prove import prove
 from atoll.simulator.fluid import Job, fluid_time_s
 from atoll.topology.routes import Transport
 
 HIERARCHICAL: Final = "hierarchical"
 ALGORITHMS: Final = ("ring", "double_binary_tree", HIERARCHICAL, "direct")
-INSIDE: Final = "inside islands"
-ACROSS: Final = "across nodes"
 ALL: Final = "all ranks"
 LATENCY_BYTES: Final = 8
 _LATENCY_REPETITIONS: Final = 15
@@ -78,19 +75,6 @@ class Ratio(msgspec.Struct, frozen=True):
     what: str
     simulated: float
     measured: float
-
-
-def placements(layout: Layout) -> dict[str, tuple[tuple[int, ...], ...]]:
-    """The groups of tensor parallelism inside islands, and those across nodes; each as large as a node."""
-    if layout.nodes < 2 or layout.ranks_per_node < 2:
-        raise SpecError(
-            f"{layout.describe()}: a comparison of islands with the network needs at least 2 nodes of 2 ranks"
-        )
-    size = layout.ranks_per_node
-    dealt = [node * size + at for at in range(size) for node in range(layout.nodes)]
-    inside = tuple(tuple(range(first, first + size)) for first in range(0, layout.world_size, size))
-    across = tuple(tuple(dealt[first : first + size]) for first in range(0, layout.world_size, size))
-    return {INSIDE: inside, ACROSS: across}
 
 
 def latency_case(layout: Layout) -> Case:

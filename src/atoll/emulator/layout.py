@@ -30,6 +30,8 @@ MAX_RANKS: Final = 64
 LEAST_BYTES_PER_S: Final = 10_000.0
 ISLAND: Final = "island"
 NETWORK: Final = "network"
+INSIDE: Final = "inside islands"
+ACROSS: Final = "across nodes"
 _NETWORK_PREFIX: Final = "10.77"
 
 
@@ -174,3 +176,16 @@ def cables(layout: Layout, rates: Rates) -> tuple[Cable, ...]:
             leaf = f"leaf{number}"
             found.append(Cable(None, f"{leaf}-up", leaf, f"{leaf}-down", "spine0", rates.uplink(layout)))
     return tuple(found)
+
+
+def placements(layout: Layout) -> dict[str, tuple[tuple[int, ...], ...]]:
+    """The groups of tensor parallelism inside islands, and those across nodes; each as large as a node."""
+    if layout.nodes < 2 or layout.ranks_per_node < 2:
+        raise SpecError(
+            f"{layout.describe()}: a comparison of islands with the network needs at least 2 nodes of 2 ranks"
+        )
+    size = layout.ranks_per_node
+    dealt = [node * size + at for at in range(size) for node in range(layout.nodes)]
+    inside = tuple(tuple(range(first, first + size)) for first in range(0, layout.world_size, size))
+    across = tuple(tuple(dealt[first : first + size]) for first in range(0, layout.world_size, size))
+    return {INSIDE: inside, ACROSS: across}

@@ -117,6 +117,8 @@ def run_batch(tool: str, lines: Sequence[str], namespace: int, names: Sequence[i
         hint = ""
         if "qdisc kind is unknown" in said or "Unknown device type" in said:
             hint = "; the kernel lacks sch_tbf, veth or bridge: modprobe -a sch_tbf veth bridge"
+        if "not permitted" in said:
+            hint = f". {_HELP}"
         raise SpecError(f"{tool} cannot set up the emulated cluster: {said}{hint}")
 
 
