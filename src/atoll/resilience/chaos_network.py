@@ -20,8 +20,10 @@ _SUBNET: Final = "10.97.0"
 
 
 def networks_possible() -> bool:
-    """Whether ``Cables`` can be made: by root, with iproute2."""
-    return os.geteuid() == 0 and shutil.which("ip") is not None
+    """Whether ``Cables`` can be made: by root who may (not in every container), with iproute2 and util-linux."""
+    if os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("unshare") is None:
+        return False
+    return subprocess.run(["unshare", "--net", "true"], capture_output=True, check=False).returncode == 0
 
 
 class Cables:
