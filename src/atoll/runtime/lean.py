@@ -14,6 +14,7 @@ sleep are woken before this rank waits, and at the end: one fence covers all tha
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -44,6 +45,7 @@ AnyLink = Link | SharedLink
 LOOKS: Final = 40  # before the processor is yielded for the first time
 SOCKET_LOOKS: Final = 4  # the same for a socket, where a look is a system call
 YIELDS: Final = 200
+PATIENCE_S: Final = 0.002  # however few yields that are: where a core is shared by many, each lasts long
 SOCKET_BYTES: Final = 64 << 10  # of an operation that a socket takes at once
 
 
@@ -175,6 +177,7 @@ class BoundLine:
         instruction, link = step.instruction, step.link
         operation = instruction.operation
         done = waits = 0
+        until = 0.0
         while True:
             if step.kind == SEND:
                 buffer, where = instruction.source  # type: ignore[misc]
@@ -220,10 +223,14 @@ class BoundLine:
                 self._move(instruction, memory)
                 return -1
             waits += 1
-            if got == NEVER or waits > step.looks + YIELDS:
-                return done
             if waits > step.looks:
+                if waits == step.looks + 1:
+                    until = time.monotonic() + PATIENCE_S
+                elif waits > step.looks + YIELDS or time.monotonic() > until:
+                    return done
                 os.sched_yield()
+            if got == NEVER:
+                return done
 
     def _move(self, instruction: Instruction, memory: Memory) -> None:
         assert instruction.source is not None

@@ -20,7 +20,7 @@ import socket
 import struct
 from collections import deque
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 import numpy as np
@@ -73,20 +73,33 @@ class ByteCount(msgspec.Struct):
             self.overhead_sent += num_bytes
 
 
-class _Stream:
-    """One collective on one direction of a link: the lane it plays and how much of the header is still to come."""
+class LaneStream:
+    """One collective on one direction of a link: the lane it plays."""
 
-    __slots__ = ("header", "header_left", "lane", "task")
+    __slots__ = ("lane", "task")
 
-    def __init__(self, task: Task, lane: int, header: bytearray) -> None:
+    def __init__(self, task: Task, lane: int) -> None:
         self.task = task
         self.lane = lane
+
+
+class _Stream(LaneStream):
+    """And how much of the header is still to come."""
+
+    __slots__ = ("header", "header_left")
+
+    def __init__(self, task: Task, lane: int, header: bytearray) -> None:
+        super().__init__(task, lane)
         self.header = memoryview(header)
         self.header_left = HEADER.size
 
 
-class Link:
-    """A connected socket to ``peer`` on ``channel``, non-blocking. Touched only by the thread that drives progress."""
+StreamT = TypeVar("StreamT", bound=LaneStream)
+
+
+class BaseLink(Generic[StreamT]):
+    """A connection to ``peer`` on ``channel``, whatever its bytes go through: its socket, non-blocking, its streams,
+    and the memory in which received bytes wait to be reduced. Touched only by the thread that drives progress."""
 
     def __init__(
         self, connection: socket.socket, peer: int, channel: int, segment_bytes: int, count: ByteCount
@@ -101,14 +114,9 @@ class Link:
         self.hung_up = False
         self.broken = ""
         self.foreign_sequence = -1  # of the call whose header has come where another one was due
-        self._foreign_told = False
         self.queued = False
-        self._out_sequence = self._in_sequence = -1  # of the line that has last begun to send, and to receive
-        self._out_left = self._in_left = 0  # of its headers
-        self._buffer = memoryview(bytearray())  # a header, and an operation of a line
-        self._in_buffer = 0  # bytes of that operation
-        self.incoming: deque[_Stream] = deque()
-        self.outgoing: deque[_Stream] = deque()
+        self.incoming: deque[StreamT] = deque()
+        self.outgoing: deque[StreamT] = deque()
         self.sent_of_line = 0
         self._segment_bytes = segment_bytes
         self._staging: npt.NDArray[np.uint8] | None = None
@@ -118,6 +126,28 @@ class Link:
         if self._staging is None:
             self._staging = np.empty(self._segment_bytes, dtype=np.uint8)
         return self._staging
+
+    def nudge(self, task: Task) -> None:
+        """Reduce what is staged for ``task``, as far as it may go now; nothing is where it is not yet its turn."""
+        if self.incoming and self.incoming[0].task is task:
+            stream = self.incoming[0]
+            task.machine.nudge(stream.lane)
+            if task.machine.lane_done(stream.lane):
+                self.incoming.popleft()
+
+
+class Link(BaseLink[_Stream]):
+    """Its bytes go through the socket."""
+
+    def __init__(
+        self, connection: socket.socket, peer: int, channel: int, segment_bytes: int, count: ByteCount
+    ) -> None:
+        super().__init__(connection, peer, channel, segment_bytes, count)
+        self._foreign_told = False
+        self._out_sequence = self._in_sequence = -1  # of the line that has last begun to send, and to receive
+        self._out_left = self._in_left = 0  # of its headers
+        self._buffer = memoryview(bytearray())  # a header, and an operation of a line
+        self._in_buffer = 0  # bytes of that operation
 
     def add(self, task: Task, lane: int, incoming: bool) -> None:
         """Queue a lane of ``task`` behind the collectives already here."""
@@ -216,14 +246,6 @@ class Link:
             if machine.lane_done(stream.lane):
                 self.incoming.popleft()
         return Pumped.MOVED
-
-    def nudge(self, task: Task) -> None:
-        """Reduce what is staged for ``task``, as far as it may go now; nothing is where it is not yet its turn."""
-        if self.incoming and self.incoming[0].task is task:
-            stream = self.incoming[0]
-            task.machine.nudge(stream.lane)
-            if task.machine.lane_done(stream.lane):
-                self.incoming.popleft()
 
     # -- one call at a time, without a machine (``lean``) ------------------------------------------------------------
 

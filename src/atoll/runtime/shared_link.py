@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.runtime.introduction import SharedConnection
-from atoll.runtime.link import HEADER, NEVER, NO_ROOM, ByteCount, Pumped, combine
+from atoll.runtime.link import HEADER, NEVER, NO_ROOM, BaseLink, ByteCount, LaneStream, Pumped, combine
 from atoll.runtime.program import Operation
 from atoll.runtime.remote_memory import RemoteMemory
 from atoll.runtime.shared_memory import SharedHeap, attach
@@ -41,39 +41,26 @@ _OPENER_SLEEPS, _ACCEPTOR_SLEEPS = 0, 8  # words in the segment's first page
 _REVOKED: Final = 16  # words further: what that side has lent is no longer what it was
 
 
-class _Stream:
-    """One collective on one direction, and the lane it plays."""
+class _Stream(LaneStream):
+    """And what its records say of the call."""
 
-    __slots__ = ("fingerprint", "lane", "sequence", "task")
+    __slots__ = ("fingerprint", "sequence")
 
     def __init__(self, task: Task, lane: int) -> None:
-        self.task = task
-        self.lane = lane
+        super().__init__(task, lane)
         self.sequence, self.fingerprint = HEADER.unpack(task.header)
 
 
-class SharedLink:
-    """Touched only by the thread that drives progress."""
+class SharedLink(BaseLink[_Stream]):
+    """Its bytes go through shared memory."""
 
     def __init__(
         self, connection: socket.socket, shared: SharedConnection, peer: int, channel: int, segment_bytes: int,
         count: ByteCount, heap: SharedHeap,
     ) -> None:  # fmt: skip
-        self.connection = connection
-        self.fd = connection.fileno()
+        super().__init__(connection, peer, channel, segment_bytes, count)
         self.shared = shared
-        self.peer = peer
-        self.channel = channel
-        self.count = count
         count.shared = True
-        self.readable = True
-        self.writable = True
-        self.hung_up = False
-        self.broken = ""
-        self.foreign_sequence = -1
-        self.queued = False
-        self.incoming: deque[_Stream] = deque()
-        self.outgoing: deque[_Stream] = deque()
         memory = memoryview(shared.segment.map)
         first, second = PAGE, PAGE + RING_BYTES
         self.outlet = Outlet(memory, first if shared.we_opened else second)
@@ -86,16 +73,7 @@ class SharedLink:
         self._heap = heap
         self._remote = RemoteMemory(shared.peer_pid)
         self._mapped: OrderedDict[int, Bytes] = OrderedDict()
-        self.sent_of_line = 0
         self._lent: deque[tuple[int, Operation, int]] = deque()  # (record, operation, bytes) that are not given back
-        self._segment_bytes = segment_bytes
-        self._segment: Bytes | None = None
-
-    def staging(self) -> Bytes:
-        """Where bytes that were copied from the peer's memory wait to be reduced; made when first needed."""
-        if self._segment is None:
-            self._segment = np.empty(self._segment_bytes, dtype=np.uint8)
-        return self._segment
 
     def add(self, task: Task, lane: int, incoming: bool) -> None:
         """Queue a lane of ``task`` behind the collectives already here."""
@@ -419,14 +397,6 @@ class SharedLink:
     def rest_of_line(self) -> bytes:
         """What was not finished is still where it was."""
         return b""
-
-    def nudge(self, task: Task) -> None:
-        """Reduce what was copied for ``task``, as far as it may go now."""
-        if self.incoming and self.incoming[0].task is task:
-            stream = self.incoming[0]
-            task.machine.nudge(stream.lane)
-            if task.machine.lane_done(stream.lane):
-                self.incoming.popleft()
 
     def abandon(self) -> None:
         """What is in flight has failed: forget it, and take back what was lent. The caller may write to it from now
