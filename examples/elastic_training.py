@@ -24,7 +24,6 @@ import tempfile
 import numpy as np
 
 import atoll
-from atoll.resilience.checkpoint import Checkpointer
 
 EXAMPLES, FEATURES = 4096, 32
 RATE, MOMENTUM = 0.3, 0.6
@@ -68,7 +67,7 @@ def train(comm: atoll.Communicator, options: argparse.Namespace) -> np.ndarray:
     breaks_at, how = planned_fault(options.seed, options.faults, options.ranks, options.steps).get(
         started_as, (-1, signal.SIGKILL)
     )
-    with Checkpointer(options.checkpoints, comm, keep_last=2) as checkpointer:
+    with atoll.Checkpointer(options.checkpoints, comm, keep_last=2) as checkpointer:
         restored = checkpointer.restore()
         if restored is not None:
             weights, velocity = restored.arrays["weights"], restored.arrays["velocity"]

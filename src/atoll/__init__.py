@@ -21,6 +21,8 @@ if TYPE_CHECKING:
         ScheduleError,
         SpecError,
     )
+    from atoll.resilience.checkpoint import Checkpointer
+    from atoll.resilience.checkpoint_layout import Region, Shard
     from atoll.runtime.buckets import Buckets
     from atoll.runtime.communicator import Communicator
     from atoll.runtime.reduction import associative
@@ -34,13 +36,16 @@ if TYPE_CHECKING:
     from atoll.schedule.table import Schedule
 
 __all__ = [
-    "AtollError", "Buckets", "CollectiveMismatch", "CollectiveTimeout", "Communicator", "InternalError", "PeerLost",
-    "ProvenSchedule", "Schedule", "ScheduleBuilder", "ScheduleError", "SpecError", "Work", "associative", "build",
-    "certify", "count", "init", "interpret", "prove",
+    "AtollError", "Buckets", "Checkpointer", "CollectiveMismatch", "CollectiveTimeout", "Communicator",
+    "InternalError", "PeerLost", "ProvenSchedule", "Region", "Schedule", "ScheduleBuilder", "ScheduleError", "Shard",
+    "SpecError", "Work", "associative", "build", "certify", "count", "init", "interpret", "prove",
 ]  # fmt: skip
 
 _HOME = {
     "build": "algorithms.catalog",
+    "Checkpointer": "resilience.checkpoint",
+    "Region": "resilience.checkpoint_layout",
+    "Shard": "resilience.checkpoint_layout",
     "Buckets": "runtime.buckets",
     "Communicator": "runtime.communicator",
     "associative": "runtime.reduction",
