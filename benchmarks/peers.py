@@ -80,7 +80,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--folder", default=str(Path.home() / ".cache" / "atoll-peers"), help="where peers are installed"
     )
-    parser.add_argument("--nice", type=int, default=0, metavar="N", help="priority of all ranks, on a machine in use")
+    parser.add_argument(
+        "--nice", type=int, default=0, metavar="N", help="priority of all ranks, on a machine in use; -21: real-time"
+    )
     parser.add_argument("--json", metavar="FILE", help="write everything as one document")
     return parser
 
