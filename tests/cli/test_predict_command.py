@@ -21,7 +21,7 @@ def run(*arguments: str) -> Result:
 
 
 TABLE = """\
-# all-reduce of 16 ranks on 2 x dgx-h100, as NCCL does it
+# all-reduce of 16 ranks on 2 x dgx-h100, as NCCL 2.30.7 does it
 #        size       time     algbw     busbw  interval               algorithm     protocol  waits for
 #         (B)       (us)    (GB/s)    (GB/s)
             8      25.20      0.00      0.00  20.9 us to 29.6 us     Tree          LL        latency

@@ -61,6 +61,7 @@ def command(
     from atoll.cli.calibrate import nccl_variables
     from atoll.report.prediction_report import HEADER, basis, comparison, document, line, reasons
     from atoll.simulator.nccl import predict
+    from atoll.simulator.nccl_constants import NCCL_VERSION
     from atoll.topology.load import load_cluster
 
     loaded = load_cluster(target, nodes=nodes)
@@ -79,9 +80,8 @@ def command(
 
         click.echo(msgspec.json.format(msgspec.json.encode(document(cluster.name, found)), indent=2).decode())
         return
-    click.echo(
-        f"# {found[0].collective.replace('_', '-')} of {found[0].ranks} ranks on {cluster.name}, as NCCL does it"
-    )
+    name = found[0].collective.replace("_", "-")
+    click.echo(f"# {name} of {found[0].ranks} ranks on {cluster.name}, as NCCL {NCCL_VERSION} does it")
     click.echo(HEADER)
     for one in found:
         click.echo(line(one))

@@ -73,7 +73,8 @@ P2P_CHUNK_BYTES: Final = 512 * 1024
 P2P_EFFICIENCY: Final = 0.875
 """Of what NVLinks carry in rings, an exchange of all pairs reaches this: 210 of 240 GB/s on A100, 320 of 371 on H100,
 640 of 722 on B200, NVIDIA GTC 2025 S72583."""
-TREE_CHUNK_BYTES: Final = 512 * 1024
+CHAIN_CHUNK_BYTES: Final = 512 * 1024
+"""Of broadcast and reduce: one step."""
 LL_BYTES_PER_THREAD: Final = 8
 THREADS: Final = 512
 

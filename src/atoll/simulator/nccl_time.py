@@ -34,7 +34,6 @@ from atoll.simulator.nccl_constants import (
     LL128,
     NVLS,
     NVLS_TREE,
-    P2P,
     PAT,
     PROTOCOLS,
     RING,
@@ -155,7 +154,7 @@ def _ring(
         each_us = carried / (bus * bus_to_algorithm(comm, collective, RING) * 1e3) / steps.all
         latency -= (hops - 1) * (hop + each_us - math.hypot(hop, each_us))
     if chain:
-        carried += (comm.ranks - 2) * min(size_bytes, channels * constants.TREE_CHUNK_BYTES)
+        carried += (comm.ranks - 2) * min(size_bytes, channels * constants.CHAIN_CHUNK_BYTES)
     return _time(latency, carried, bus * bus_to_algorithm(comm, collective, RING), bound)
 
 
@@ -295,6 +294,3 @@ def point_to_point_time(
 def is_point_to_point(collective: str) -> bool:
     """Whether NCCL has no algorithm of its own for it."""
     return collective in ("all_to_all", "gather", "scatter", "send_recv")
-
-
-POINT_TO_POINT: Final = P2P
