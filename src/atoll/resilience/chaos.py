@@ -212,7 +212,7 @@ class Chaos:
             if time.monotonic() > until:
                 world.dump_stacks()
                 world.listen(time.monotonic() + 0.5)
-                raise _Broken(f"a hang without a fault: results {world.results[self._members, 0].tolist()}")
+                raise _Broken(f"a hang: results {world.results[self._members, 0].tolist()}")
 
     def _delay(self, world: ChaosWorld, rank: int, seconds: float) -> None:
         """Stop a healthy rank for a while; nobody may be accused."""
@@ -232,7 +232,7 @@ class Chaos:
         for event in heard:
             # Those that were cut off find it out in their own time.
             if event.rank not in self._broken and event.what in ("error", "end", "gone"):
-                raise _Broken(f"rank {event.rank} without a fault: {event.what} {' '.join(map(str, event.facts))}")
+                raise _Broken(f"rank {event.rank}: {event.what} {' '.join(map(str, event.facts))}")
 
     # -- after a fault -------------------------------------------------------------------------------------------------
 
