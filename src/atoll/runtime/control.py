@@ -47,9 +47,9 @@ from atoll.runtime.watch import Reporter
 from atoll.units import format_duration
 
 LOG: Final = logging.getLogger(__name__)
-# A verdict takes half a second (control_machine.ANSWER_S) to find and twice that to make where ranks are silent; beyond
-# this the thread itself is in trouble.
-VERDICT_S: Final = 3.0
+# A verdict takes half a second (control_machine.ANSWER_S) to find and up to four times that to make where hosts are
+# busy, twice where its author is lost; beyond this the thread itself is in trouble.
+VERDICT_S: Final = 6.0
 # How long a process that leaves tries to say goodbye to peers that do not read.
 GOODBYE_S: Final = 1.0
 _DAY_S: Final = 86400.0

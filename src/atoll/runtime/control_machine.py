@@ -13,8 +13,9 @@ facts, and each comes to the verdict by itself; nobody is special, and any one m
 
 **One verdict.** Whoever finds something like that tells all ranks of the communicator (``Draft``), and all answer with
 where they stand. The first rank that is alive makes the verdict of it and sends it to all, so that all raise the same
-error. A rank that already has a verdict answers with that. If the author is lost or does not answer within
-``ANSWER_S``, everyone turns to the next; and an author does not wait longer than that for anyone.
+error. A rank that already has a verdict answers with that. If the author is lost, everyone turns to the next; so they
+do if it does not answer within ``ANSWER_S``, or some times that while it gives signs of life. An author does not wait
+longer than that for anyone either.
 
 Two things end a communicator here alone: a rank departed, having completed n calls, and this rank is in call n or later
 (``PeerLost``); and this rank itself was given up by the others. A verdict is for good.
@@ -45,6 +46,7 @@ from atoll.runtime.messages import (
     Standing,
     Verdict,
 )
+from atoll.runtime.notes import Inquiry, OpenCommunicator
 from atoll.runtime.roster import Roster
 from atoll.runtime.survey import Survey
 
@@ -52,6 +54,8 @@ from atoll.runtime.survey import Survey
 GRACE_S: Final = 0.5
 # A living control thread answers in milliseconds; one on a crowded host in tens of them.
 ANSWER_S: Final = 0.5
+# So many times longer is a rank waited for that gives signs of life: its host is busy.
+MAX_EXTENSIONS: Final = 3
 # After a data connection broke: the control link's end, or a verdict of the other side, explains it within this.
 SUSPICION_S: Final = 0.5
 # Bounds on what is kept for others: inquiries for each communicator, messages for communicators not yet known here.
@@ -59,35 +63,6 @@ MAX_INQUIRIES: Final = 1024
 MAX_UNCLAIMED: Final = 4096
 # What a data loop knows of a call: the world ranks it waits for, and how far it is, in words.
 Snapshot = Callable[[int, int], tuple[Sequence[int], str]]
-
-
-class _Inquiry:
-    """What is known about one call, by world rank."""
-
-    def __init__(self) -> None:
-        self.reports: dict[int, Report] = {}
-        self.reported = False  # this rank has said what it called
-        self.decide_at: float | None = None
-        self.timeout_s: float | None = None  # this rank's deadline has passed
-        self.answered: set[int] = set()  # who has answered since then
-
-    def complete(self, ranks: Sequence[int]) -> bool:
-        """Whether every rank has said what it called."""
-        return all(rank in self.reports and self.reports[rank].standing is not Standing.NOT_YET for rank in ranks)
-
-
-class _Communicator:
-    def __init__(self, ledger: CallLedger) -> None:
-        self.ledger = ledger
-        self.inquiries: dict[int, _Inquiry] = {}
-        self.departed: dict[int, int] = {}  # world rank -> calls it had completed
-        self.suspicions: dict[int, tuple[float, str]] = {}  # world rank -> when to conclude, what was seen
-        self.verdict: Verdict | None = None
-        self.drafts: dict[int, Draft] = {}  # world rank -> what it has said about the end of this communicator
-        self.found: Verdict | None = None  # what this rank itself has found
-        self.author = -1
-        self.decide_at: float | None = None
-        self.slow: set[int] = set()  # whose answer is not waited for any more
 
 
 class ControlMachine:
@@ -104,7 +79,7 @@ class ControlMachine:
         self.snapshot: Snapshot = lambda communicator_id, sequence: ((), "")
         self._now = 0.0  # of the latest event
         self._waits: dict[tuple[int, int], tuple[int, ...]] = {}  # communicator, call -> world ranks awaited
-        self._communicators: dict[int, _Communicator] = {}
+        self._communicators: dict[int, OpenCommunicator] = {}
         self._unclaimed: deque[tuple[int, Report | Verdict | Departed | Draft]] = deque(maxlen=MAX_UNCLAIMED)
         self._closed: deque[int] = deque(maxlen=MAX_UNCLAIMED)
         self.survey = Survey(self.roster, self._ledger_of, self._instructions)
@@ -118,7 +93,7 @@ class ControlMachine:
     def register(self, ledger: CallLedger, now: float) -> list[Instruction]:
         """A communicator begins."""
         self._now = now
-        communicator = self._communicators[ledger.communicator_id] = _Communicator(ledger)
+        communicator = self._communicators[ledger.communicator_id] = OpenCommunicator(ledger)
         unclaimed, self._unclaimed = self._unclaimed, deque(maxlen=MAX_UNCLAIMED)
         for peer, message in unclaimed:
             self._dispatch(peer, message, now)
@@ -141,7 +116,7 @@ class ControlMachine:
             self._part(communicator)
         return self._done()
 
-    def _part(self, communicator: _Communicator) -> None:
+    def _part(self, communicator: OpenCommunicator) -> None:
         """Tell the others that this rank will do nothing more in a communicator, and why, if it did not choose to.
 
         A rank that leaves because of a verdict hands it on, in front of everything that shows that it has left: else
@@ -299,7 +274,11 @@ class ControlMachine:
             ledger = None if communicator is None else communicator.ledger
             if ledger is None or ledger.failure is not None or not ledger.is_inside(sequence):
                 del self._waits[identity, sequence]
-        self.roster.wait_for({peer for peers in self._waits.values() for peer in peers}, now)
+        awaited = {peer for peers in self._waits.values() for peer in peers}
+        for communicator in self._communicators.values():
+            if communicator.ledger.failure is None:
+                awaited.update(self._slow_answers(communicator))
+        self.roster.wait_for(awaited, now)
 
     # Comparing notes.
 
@@ -333,7 +312,7 @@ class ControlMachine:
         if communicator_id not in self._closed:
             self._unclaimed.append((peer, message))
 
-    def _hear(self, communicator: _Communicator, inquiry: _Inquiry, peer: int, report: Report, now: float) -> None:
+    def _hear(self, communicator: OpenCommunicator, inquiry: Inquiry, peer: int, report: Report, now: float) -> None:
         known = inquiry.reports.get(peer)
         if known is None or report.waits_on or report.standing is not known.standing:
             inquiry.reports[peer] = report
@@ -352,15 +331,15 @@ class ControlMachine:
             self._instructions.append(Send(peer, answer))
         self._decide(communicator, report.sequence, now)
 
-    def _inquiry(self, communicator: _Communicator, sequence: int) -> _Inquiry:
+    def _inquiry(self, communicator: OpenCommunicator, sequence: int) -> Inquiry:
         inquiry = communicator.inquiries.get(sequence)
         if inquiry is None:
             if len(communicator.inquiries) >= MAX_INQUIRIES:
                 self._make_room(communicator)
-            inquiry = communicator.inquiries[sequence] = _Inquiry()
+            inquiry = communicator.inquiries[sequence] = Inquiry()
         return inquiry
 
-    def _make_room(self, communicator: _Communicator) -> None:
+    def _make_room(self, communicator: OpenCommunicator) -> None:
         """Forget calls that all have made alike; else the newest, since the oldest is what the others wait behind."""
         inquiries = communicator.inquiries
         for sequence in [s for s, inquiry in inquiries.items() if inquiry.complete(communicator.ledger.ranks)]:
@@ -370,7 +349,7 @@ class ControlMachine:
 
     def _report(
         self,
-        communicator: _Communicator,
+        communicator: OpenCommunicator,
         sequence: int,
         now: float,
         waits_on: Sequence[int] = (),
@@ -418,12 +397,12 @@ class ControlMachine:
             asks,
         )
 
-    def _set_alarm(self, communicator: _Communicator) -> None:
+    def _set_alarm(self, communicator: OpenCommunicator) -> None:
         ledger = communicator.ledger
         awaited = [sequence for sequence, inquiry in communicator.inquiries.items() if not inquiry.reported]
         ledger.alarm = min((*awaited, *communicator.departed.values()), default=NO_ALARM)
 
-    def _decide(self, communicator: _Communicator, sequence: int, now: float) -> None:
+    def _decide(self, communicator: OpenCommunicator, sequence: int, now: float) -> None:
         """Whether what is known about a call is a verdict already."""
         inquiry = communicator.inquiries.get(sequence)
         if inquiry is None or communicator.ledger.failure is not None:
@@ -441,7 +420,7 @@ class ControlMachine:
         if inquiry.timeout_s is not None and all(rank in inquiry.answered for rank in ranks):
             self._conclude(communicator, sequence)
 
-    def _conclude(self, communicator: _Communicator, sequence: int) -> None:
+    def _conclude(self, communicator: OpenCommunicator, sequence: int) -> None:
         """Decide with what is known."""
         ledger, inquiry = communicator.ledger, communicator.inquiries.get(sequence)
         if inquiry is None or ledger.failure is not None:
@@ -456,7 +435,7 @@ class ControlMachine:
 
     # One verdict.
 
-    def _find(self, communicator: _Communicator, verdict: Verdict | None) -> None:
+    def _find(self, communicator: OpenCommunicator, verdict: Verdict | None) -> None:
         """This rank has found what ends a communicator; None: it has heard that another one has."""
         ledger = communicator.ledger
         if ledger.failure is not None:
@@ -466,12 +445,13 @@ class ControlMachine:
             communicator.found = verdict
         self._draft(communicator, again=news)
 
-    def _draft(self, communicator: _Communicator, again: bool = False) -> None:
+    def _draft(self, communicator: OpenCommunicator, again: bool = False) -> None:
         ledger = communicator.ledger
         present = [rank for rank in ledger.ranks if self._answers(communicator, rank)]
         if present[0] != communicator.author or again:
             communicator.author = present[0]
             communicator.decide_at = self._now + ANSWER_S
+            communicator.extensions = 0
             sequence = min(ledger.inside, default=ledger.entered)
             report = self._stand(ledger, sequence, self._now)
             draft = Draft(ledger.communicator_id, present[0], report, communicator.found)
@@ -482,12 +462,12 @@ class ControlMachine:
             if all(rank in drafts and drafts[rank].author == self._rank for rank in present):
                 self._author(communicator)
 
-    def _answers(self, communicator: _Communicator, rank: int) -> bool:
+    def _answers(self, communicator: OpenCommunicator, rank: int) -> bool:
         if rank == self._rank:
             return True
         return not (self.roster.is_gone(rank) or rank in communicator.departed or rank in communicator.slow)
 
-    def _hear_draft(self, communicator: _Communicator, peer: int, draft: Draft) -> None:
+    def _hear_draft(self, communicator: OpenCommunicator, peer: int, draft: Draft) -> None:
         if communicator.verdict is not None:
             self._instructions.append(Send(peer, communicator.verdict))
         else:
@@ -500,15 +480,27 @@ class ControlMachine:
             if communicator.author >= 0 and communicator.ledger.failure is None:
                 self._draft(communicator)
 
-    def _hurry(self, communicator: _Communicator) -> None:
+    def _hurry(self, communicator: OpenCommunicator) -> None:
         """Somebody has taken too long."""
-        if communicator.author == self._rank:
+        living = [rank for rank in self._slow_answers(communicator) if not self.roster.is_late(rank)]
+        if living and communicator.extensions < MAX_EXTENSIONS:
+            communicator.extensions += 1
+            communicator.decide_at = self._now + ANSWER_S
+        elif communicator.author == self._rank:
             self._author(communicator)
         else:
             communicator.slow.add(communicator.author)
             self._draft(communicator)
 
-    def _author(self, communicator: _Communicator) -> None:
+    def _slow_answers(self, communicator: OpenCommunicator) -> list[int]:
+        """Those whose part in a verdict this rank waits for."""
+        if communicator.author != self._rank:
+            return [communicator.author] if communicator.author >= 0 else []
+        drafts = communicator.drafts
+        present = [rank for rank in communicator.ledger.ranks if self._answers(communicator, rank)]
+        return [rank for rank in present if rank not in drafts or drafts[rank].author != self._rank]
+
+    def _author(self, communicator: OpenCommunicator) -> None:
         """Make the verdict for all."""
         ledger, roster = communicator.ledger, self.roster
         reports = {rank: draft.report for rank, draft in communicator.drafts.items()}
@@ -523,12 +515,12 @@ class ControlMachine:
         else:
             self._pass(communicator, min(found, key=lambda verdict: verdicts.PRECEDENCE.index(verdict.kind)))
 
-    def _pass(self, communicator: _Communicator, verdict: Verdict) -> None:
+    def _pass(self, communicator: OpenCommunicator, verdict: Verdict) -> None:
         """End the communicator here and everywhere."""
         self._tell(communicator, verdict)
         self._fail(communicator, verdict)
 
-    def _fail(self, communicator: _Communicator, verdict: Verdict) -> None:
+    def _fail(self, communicator: OpenCommunicator, verdict: Verdict) -> None:
         ledger = communicator.ledger
         if ledger.failure is None:
             communicator.verdict = verdict
@@ -551,18 +543,18 @@ class ControlMachine:
         for identity, communicator in self._communicators.items():
             self._fail(communicator, msgspec.structs.replace(verdict, communicator_id=identity))
 
-    def _lose(self, communicator: _Communicator, peers: Sequence[int]) -> None:
+    def _lose(self, communicator: OpenCommunicator, peers: Sequence[int]) -> None:
         """What the verdict says is up to its author, who has lost the same ranks."""
         ledger, roster = communicator.ledger, self.roster
         lost = {rank: verdicts.Loss(roster.names[rank], roster.lost[rank], rank in roster.given_up) for rank in peers}
         self._find(communicator, verdicts.gone(ledger.communicator_id, ledger.ranks, lost, {}))
 
-    def _depart(self, communicator: _Communicator, peer: int, completed: int) -> None:
+    def _depart(self, communicator: OpenCommunicator, peer: int, completed: int) -> None:
         communicator.departed[peer] = completed
         self._set_alarm(communicator)
         self._check_departures(communicator)
 
-    def _check_departures(self, communicator: _Communicator) -> None:
+    def _check_departures(self, communicator: OpenCommunicator) -> None:
         """Whether a call of this rank waits for ranks that have departed before it."""
         ledger = communicator.ledger
         inside = ledger.inside
@@ -575,12 +567,12 @@ class ControlMachine:
         first = min(sequence for sequence in inside if sequence >= min(missed.values()))
         self._fail(communicator, verdicts.left(ledger, missed, first))
 
-    def _conclude_suspicion(self, communicator: _Communicator, peer: int, reason: str) -> None:
+    def _conclude_suspicion(self, communicator: OpenCommunicator, peer: int, reason: str) -> None:
         ledger = communicator.ledger
         if ledger.inside and ledger.failure is None:
             self._find(communicator, verdicts.severed(ledger, self._rank, peer, self.roster.names[peer], reason))
 
-    def _tell(self, communicator: _Communicator, message: ControlMessage) -> None:
+    def _tell(self, communicator: OpenCommunicator, message: ControlMessage) -> None:
         self.roster.tell(message, communicator.ledger.ranks)
 
     def _done(self) -> list[Instruction]:

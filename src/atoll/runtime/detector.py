@@ -90,6 +90,10 @@ class Detector:
             self._watch(now)
         return self._done()
 
+    def is_late(self, peer: int) -> bool:
+        """Whether ``peer`` is waited for and has not been heard for a while."""
+        return self._beat.is_late(peer)
+
     def heard(self, peer: int, now: float) -> None:
         """Something came from ``peer``."""
         self._beat.heard(peer, now)

@@ -82,6 +82,10 @@ class Heartbeat:
         since = self._silent_since.get(peer)
         return 0.0 if since is None else self.attended_s - since
 
+    def is_late(self, peer: int) -> bool:
+        """Whether ``peer`` is watched and has not been heard for a while."""
+        return peer in self._late
+
     def silent(self) -> list[int]:
         """Those that have not been heard for the whole timeout."""
         return sorted(peer for peer in self._silent_since if self.silence_s(peer) >= self.timeout_s)

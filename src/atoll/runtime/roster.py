@@ -93,6 +93,10 @@ class Roster:
         else:
             self._pass_on(self.council.heard(peer, message))
 
+    def is_late(self, peer: int) -> bool:
+        """Whether ``peer`` gives no sign of life lately, though it is waited for."""
+        return self._detector.is_late(peer)
+
     def sign_of_life(self, peer: int, now: float) -> None:
         """Anything has come from ``peer``."""
         self._detector.heard(peer, now)
