@@ -10,6 +10,7 @@ import contextlib
 import inspect
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -109,6 +110,8 @@ def _tables(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
                     for transport in transports
                 }
         yield part
+        if part["interrupted"]:
+            raise KeyboardInterrupt
 
 
 def _plan(
@@ -178,19 +181,21 @@ def _one_world(
         about = {side.name: (worlds[side.name].version, side.settings) for side in sides}
         print("\n".join(["", *sides_lines(about)]), flush=True)
         rows: list[Row] = []
+        interrupted = False
         try:
             for collective, size_bytes in cases:
                 if not worlds:
                     break
                 say = partial(_say, f"world {world_size}, {collective} {format_size(size_bytes)}, ")
                 rows.append(measure(worlds, contestants, collective, size_bytes, rounds, turn_s, say))
-        finally:
-            _say()
-            for collective in dict.fromkeys(row.collective for row in rows):
-                chosen = [row for row in rows if row.collective == collective]
-                print("\n".join(["", *table(collective, world_size, chosen, contestants, pairs)]))
-            print(f"# {time.monotonic() - began:.0f} s", flush=True)
-    return table_document(about, world_size, rows, contestants, pairs)
+        except KeyboardInterrupt:
+            interrupted = True  # the rows so far are kept
+        _say()
+        for collective in dict.fromkeys(row.collective for row in rows):
+            chosen = [row for row in rows if row.collective == collective]
+            print("\n".join(["", *table(collective, world_size, chosen, contestants, pairs)]))
+        print(f"# {time.monotonic() - began:.0f} s", flush=True)
+    return table_document(about, world_size, rows, contestants, pairs) | {"interrupted": interrupted}
 
 
 def _schedule(algorithm: str, transport: str, world_size: int, size_bytes: int) -> dict[str, Any]:
@@ -218,6 +223,7 @@ def _say(*texts: str) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends it gets the rows so far, too
     try:
         sys.exit(main(sys.argv[1:]))
     except (PeerError, AtollError) as error:

@@ -186,3 +186,20 @@ def test_pages_are_filled_with_what_was_measured() -> None:
     assert lines[1] == "# now: peers.py"
     assert "#   gloo: Gloo 1; sleeps" in lines
     assert ["least", "2.00x"] in [line.split() for line in lines]
+
+
+def test_whoever_ends_it_gets_the_rows_so_far(tmp_path: Path) -> None:
+    file = tmp_path / "some.json"
+    command = [sys.executable, str(BENCHMARKS / "peers.py"), "--table", "scale", "--transports", "tcp", "--worlds", "2",
+               "--sizes", "8,64M", "--rounds", "1000", "--turn", "0.0001", "--json", str(file)]  # fmt: skip
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        while not process.stdout.readline().startswith("#   tcp"):
+            pass  # until the world is there; a thousand rounds of the larger size take minutes
+        process.terminate()
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 1, out + err
+    assert "interrupted" in err
+    (part,) = json.loads(file.read_text())["tables"]
+    assert part["interrupted"]
+    assert len(part["rows"]) <= 1
