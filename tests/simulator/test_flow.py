@@ -1,0 +1,98 @@
+"""The flow level: against closed forms, against exact fluids, bytes against ``count``, fairness, determinism."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from atoll.algorithms.catalog import build, names
+from atoll.emulator.layout import PAYLOAD_SHARE, Layout, Rates
+from atoll.emulator.model import cluster_of
+from atoll.errors import SpecError
+from atoll.schedule.prove import ProvenSchedule, prove
+from atoll.simulator import fluid
+from atoll.simulator.flow import Job, Outcome, simulate
+from atoll.topology.cluster import Cluster
+from atoll.topology.routes import Transport, find_routes
+
+SIZE = 1 << 20
+OWN_NIC = Transport(pxn=False)
+RATES = Rates(90e6 / PAYLOAD_SHARE, 10e6 / PAYLOAD_SHARE)
+
+
+def cluster(nodes: int, ranks: int, latency_s: float = 0.0) -> Cluster:
+    """Islands at 90 MB/s, one network interface of 10 MB/s a rank, each way."""
+    return cluster_of(Layout(nodes, ranks), RATES, latency_s)
+
+
+def proven(name: str, ranks: int, collective: str = "all_reduce", root: int | None = None) -> ProvenSchedule:
+    return prove(build(collective, name, ranks, root))
+
+
+def alone(on: Cluster, schedule: ProvenSchedule, size: float = SIZE, segment_bytes: float | None = None) -> Outcome:
+    ranks = schedule.schedule.header.world_size
+    return simulate([Job(schedule, tuple(range(ranks)), size)], on, segment_bytes=segment_bytes, transport=OWN_NIC)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5, 8])
+def test_a_ring_takes_a_latency_and_a_chunk_for_each_step(ranks: int) -> None:
+    found = alone(cluster(1, ranks, 1e-3), proven("ring", ranks))
+    assert found.finish_s == pytest.approx(2 * (ranks - 1) * (1e-3 + SIZE / ranks / 90e6))
+
+
+@pytest.mark.parametrize("segments", [1, 4, 16])
+def test_a_chain_pipelines_its_segments(segments: int) -> None:
+    found = alone(cluster(1, 5), proven("chain", 5, "broadcast", 0), segment_bytes=SIZE / segments)
+    assert found.finish_s == pytest.approx((segments + 3) / segments * SIZE / 90e6)
+
+
+@pytest.mark.parametrize("name", names("all_reduce"))
+def test_fine_segments_come_close_to_exact_fluids(name: str) -> None:
+    on, schedule = cluster(2, 2), proven(name, 4)
+    exact = fluid.fluid_time_s(on, [fluid.Job(schedule, (0, 1, 2, 3), SIZE)], OWN_NIC)
+    assert alone(on, schedule, segment_bytes=SIZE / 128).finish_s == pytest.approx(exact, rel=0.05)
+
+
+@pytest.mark.parametrize("name", names("all_reduce"))
+def test_links_carry_what_the_table_moves(name: str) -> None:
+    on, schedule = cluster(2, 3), proven(name, 6)
+    table = schedule.schedule
+    routes = find_routes(on, table.column("src"), table.column("dst"), table.column("channel"), OWN_NIC)
+    expected = np.zeros(on.num_links)
+    moved = table.column("num_chunks") * (SIZE / table.header.chunks)
+    np.add.at(expected, routes.links, np.repeat(moved, np.diff(routes.offsets)))
+    assert alone(on, schedule, segment_bytes=SIZE / 10).link_bytes == pytest.approx(expected)
+
+
+@settings(max_examples=20, deadline=None)
+@given(name=st.sampled_from(names("all_reduce")), nodes=st.integers(1, 3), ranks=st.integers(2, 3),
+       cuts=st.integers(1, 8))  # fmt: skip
+def test_no_link_carries_more_than_it_can(name: str, nodes: int, ranks: int, cuts: int) -> None:
+    on, schedule = cluster(nodes, ranks, 1e-4), proven(name, nodes * ranks)
+    found = alone(on, schedule, segment_bytes=SIZE / cuts)
+    assert (found.link_bytes <= on.usable_bytes_per_s * found.finish_s * (1 + 1e-9)).all()
+    assert sum(time for _, time in found.critical_s) == pytest.approx(found.finish_s)
+    again = alone(on, schedule, segment_bytes=SIZE / cuts)
+    assert (again.finish_s, again.critical_s) == (found.finish_s, found.critical_s)
+
+
+def test_two_jobs_share_a_link_and_a_late_one_waits_for_its_start() -> None:
+    on, one = cluster(1, 3), proven("chain", 2, "broadcast", 0)
+    both = simulate([Job(one, (0, 1), SIZE), Job(one, (0, 2), SIZE)], on, transport=OWN_NIC)
+    assert both.job_finish_s == pytest.approx((2 * SIZE / 90e6,) * 2)
+    late = simulate([Job(one, (0, 1), SIZE), Job(one, (0, 2), SIZE, start_s=1.0)], on, transport=OWN_NIC)
+    assert late.job_finish_s == pytest.approx((SIZE / 90e6, 1 + SIZE / 90e6))
+
+
+def test_the_critical_path_is_the_slow_link() -> None:
+    on = cluster(2, 2)
+    link, time = (found := alone(on, proven("ring", 4))).critical_s[0]
+    assert on.usable_bytes_per_s[link] == pytest.approx(10e6)
+    assert time > 0.9 * found.finish_s
+
+
+def test_a_job_without_its_gpus_is_refused() -> None:
+    with pytest.raises(SpecError, match="expected 4 different GPUs, got 2"):
+        simulate([Job(proven("ring", 4), (0, 1), SIZE)], cluster(1, 4))
