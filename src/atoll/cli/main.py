@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "explain": ("atoll.cli.explain", "Explain a term with worked numbers: busbw, alpha, all-reduce, ring, ..."),
     "place": ("atoll.cli.place", "Place ranks on GPUs: what each group crosses and costs, and what would be better."),
     "survive": ("atoll.cli.survive", "Plan for failures: checkpoint cadence, spares, goodput, and what each is worth."),
+    "simulate": ("atoll.cli.simulate", "Play algorithms over a cluster in virtual time: busbw, links, critical path."),
     "predict": ("atoll.cli.predict", "What NCCL will choose on a cluster, why, how long it takes; what-ifs."),
     "calibrate": ("atoll.cli.calibrate", "Fit the NCCL model of a cluster to measured times; residuals by size."),
     "bench": ("atoll.cli.bench", "Measure a collective among real processes, in the columns of nccl-tests."),

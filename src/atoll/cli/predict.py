@@ -68,7 +68,7 @@ def command(
     cluster = _changed(loaded.cluster, lost, slow)
     environment = nccl_variables(variables)
     calibration = None if stored is None else _calibration(stored)
-    sizes = _sizes(size_list, minbytes, maxbytes, stepfactor)
+    sizes = swept_sizes(size_list, minbytes, maxbytes, stepfactor)
     found = [
         predict(cluster, collective, size, gpus, environment=environment, dtype=datatype, calibration=calibration)
         for size in sizes
@@ -120,7 +120,7 @@ def _calibration(path: str) -> Calibration:
         raise SpecError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
-def _sizes(size_list: str | None, minbytes: str, maxbytes: str, stepfactor: int) -> list[int]:
+def swept_sizes(size_list: str | None, minbytes: str, maxbytes: str, stepfactor: int) -> list[int]:
     if size_list is not None:
         return [parse_size(text, "--size") for text in size_list.split(",")]
     first, last = parse_size(minbytes, "--minbytes"), parse_size(maxbytes, "--maxbytes")
