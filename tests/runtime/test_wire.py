@@ -13,6 +13,8 @@ from atoll.runtime.messages import (
     CONTROL_DECODER,
     JOIN_DECODER,
     Accuse,
+    Arrivals,
+    AskArrivals,
     Asks,
     Ballot,
     Beat,
@@ -65,6 +67,10 @@ KINDS: dict[type, st.SearchStrategy[ControlMessage]] = {
     Vote: st.builds(Vote, whole, whole, st.integers(0, 2**32 - 1), ballots, st.none() | ballots),
     Decided: st.builds(Decided, whole, whole, ballots),
     Enlist: st.builds(Enlist, whole, ranks, whole),
+    AskArrivals: st.builds(AskArrivals, whole, whole, st.integers(0, 1024)),
+    Arrivals: st.builds(
+        Arrivals, whole, whole, whole, st.lists(st.floats(0, 1e9), max_size=4).map(tuple), st.floats(0, 1e9)
+    ),
 }
 messages = st.one_of(list(KINDS.values()))
 

@@ -25,17 +25,21 @@ def draw_text(timeline: Timeline, *, width: int = 110) -> str:
     cell = len(str(timeline.microbatches - 1)) + (2 if timeline.interleave == 1 else 3)
     columns = int(timeline.end / unit) * cell
     left = len(f"stage {timeline.stages - 1}") + 2
-    fits = columns + left + 14 <= width
+    tails = [
+        f"  {f'{float(timeline.bubble(stage)):.1%}':>6}  {_number(timeline.peak[stage])}"
+        for stage in range(timeline.stages)
+    ]
+    right = max(14, *map(len, tails))  # the same for most, so that drawings can be laid over each other
+    fits = columns + left + right <= width
     if not fits:
-        columns = max(20, width - left - 14)
+        columns = max(20, width - left - right)
     lines = [f"{_title(timeline)}; right: time waiting, micro-batches in memory"]
     for stage, tasks in enumerate(timeline.tasks):
         if fits:
             row = _labelled(tasks, unit, cell, columns, timeline.interleave)
         else:
             row = _sampled(tasks, timeline.end, columns)
-        share = f"{float(timeline.bubble(stage)):.1%}"
-        lines.append(f"{f'stage {stage}'.ljust(left)}{row}  {share:>6}  {_number(timeline.peak[stage])}")
+        lines.append(f"{f'stage {stage}'.ljust(left)}{row}{tails[stage]}")
     return "\n".join(lines) + "\n"
 
 

@@ -133,13 +133,15 @@ def place(
 
 
 def _aligned(cluster: Cluster, parallelism: Parallelism) -> Integers:
-    """Whole groups of the fastest axis on every island, as many as fit."""
+    """Whole groups of the fastest axis on every island, as many as fit; packed where none would fit on any."""
     world = parallelism.world_size
     fastest = next((axis for axis in parallelism.axes if axis in parallelism.kinds and axis != "ep"), "tp")
     block = parallelism.degree(fastest)
     every = np.arange(cluster.num_gpus, dtype=np.int64)
     islands = cluster.island_of_gpu(every)
     size = np.bincount(islands)
+    if block > size.max():
+        return every[:world]
     position = every - (np.cumsum(size) - size)[islands]
     kept = every[position < size[islands] // block * block]
     if len(kept) < world:
