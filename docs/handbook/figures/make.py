@@ -16,10 +16,16 @@ from charts import bars, lines
 from memory import before_and_after, progress
 
 from atoll.algorithms.catalog import build
+from atoll.planning import draw_pipeline, draw_placement
+from atoll.planning.blast_radius import blast_radius
+from atoll.planning.parallelism import Parallelism
+from atoll.planning.pipeline import play
+from atoll.planning.placement import place
 from atoll.schedule.cost import CostModel, Link, cost_model
 from atoll.schedule.count import count
 from atoll.schedule.draw_svg import draw_svg
 from atoll.schedule.prove import prove
+from atoll.topology.presets import preset
 from atoll.units import format_bandwidth, format_duration, format_size
 
 # Assumed, not measured: a NIC of 400 Gbit/s each way, and 5 us for a message between two hosts.
@@ -66,7 +72,37 @@ def figures() -> dict[str, str]:
     drawn["sizes.svg"] = _sizes()
     drawn["worlds.svg"] = _worlds()
     drawn["segments.svg"] = _segments()
+    for name, mapping in (("placement-packed", "packed"), ("placement-dealt-out", "round-robin")):
+        cut = Parallelism(tp=8, pp=4, dp=2)
+        drawn[f"{name}.svg"] = draw_placement.draw_svg(place(preset("dgx-h100", 8), cut, mapping))
+    schedules = [play("gpipe", 4, 8), play("1f1b", 4, 8), play("1f1b", 4, 8, interleave=2)]
+    drawn["pipeline.svg"] = draw_pipeline.draw_svg(
+        schedules, "Three schedules of one pipeline; backward takes twice forward"
+    )
+    drawn["blast-radius.svg"] = _blast()
     return drawn
+
+
+def _blast() -> str:
+    """GPUs that stand idle when the worst part of a kind fails, four jobs of 128 GPUs on 64 nodes."""
+    cluster, cut = preset("dgx-h100", 64), Parallelism(tp=8, pp=4, dp=4)
+    rows = []
+    found = {}
+    for how in ("packed", "dealt out"):
+        jobs = []
+        for job in range(4):
+            nodes = range(16 * job, 16 * job + 16) if how == "packed" else range(job, 64, 4)
+            jobs.append(place(cluster, cut, [8 * node + gpu for node in nodes for gpu in range(8)]))
+        found[how] = {blast.part: blast for blast in blast_radius(jobs, racks_per_feed=4)}
+    for part in ("node", "leaf", "rail", "rack", "power feed of 4 racks"):
+        for how, blasts in found.items():
+            blast = blasts[part]
+            jobs_stop = f"{blast.jobs} job{'s' if blast.jobs > 1 else ''}"
+            rows.append((f"{part}, jobs {how}", float(blast.idle), f"{blast.idle} GPUs, {jobs_stop}"))
+    return bars(
+        "GPUs idle when one part fails: four jobs of 128 GPUs", rows,
+        note="64 DGX H100, racks of 4 nodes; packed: 16 nodes in a row, dealt out: every fourth node",
+    )  # fmt: skip
 
 
 def _sizes() -> str:
