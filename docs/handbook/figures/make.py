@@ -98,10 +98,10 @@ def _blast() -> str:
         for how, blasts in found.items():
             blast = blasts[part]
             jobs_stop = f"{blast.jobs} job{'s' if blast.jobs > 1 else ''}"
-            rows.append((f"{part}, jobs {how}", float(blast.idle), f"{blast.idle} GPUs, {jobs_stop}"))
+            rows.append((f"{part.split(' of ')[0]}, jobs {how}", float(blast.idle), f"{blast.idle}, {jobs_stop}"))
     return bars(
         "GPUs idle when one part fails: four jobs of 128 GPUs", rows,
-        note="64 DGX H100, racks of 4 nodes; packed: 16 nodes in a row, dealt out: every fourth node",
+        note="64 DGX H100, racks of 4 nodes, feeds of 4 racks; packed: 16 nodes in a row, dealt out: every fourth node",
     )  # fmt: skip
 
 
