@@ -10,7 +10,8 @@ Rules:
   same time add up on a link. A collective takes the sum of its stages; stages of all groups run in step.
 - ``alone`` is the slowest group with the links for itself, ``kind`` all groups of the kind at once, ``together``
   every demand once, all started at the same moment. There links are shared fairly among the groups that cross them: a
-  short demand waits for as much of a long one as passes meanwhile, a long one for all of the short.
+  short demand waits for as much of a long one as passes meanwhile, a long one for all of the short. A demand that is
+  held up elsewhere takes no more of a link than passes there.
 - Rings go *in rank order* on one channel (a plain ring), or *in topology order*, as NCCL lays them: island by island,
   one ring for each GPU of the group in an island (times the NICs near a GPU), each leaving the island by another GPU.
 
@@ -124,7 +125,11 @@ def _shared_s(mine: _Load, loads: Sequence[_Load]) -> float:
     own, ways = mine.link_s[used], mine.crossing[used]
     busy = np.zeros(len(used))
     for load in loads:
-        busy += np.minimum(load.link_s[used], own * load.crossing[used] / ways)
+        share = np.minimum(load.link_s[used], own * load.crossing[used] / ways)
+        if load is not mine and load.kind_s > 0:
+            # Held by a slower link elsewhere, it passes here at that link's pace.
+            share = np.minimum(share, load.link_s[used] * min(1.0, mine.kind_s / load.kind_s))
+        busy += share
     return float(busy.max())
 
 
