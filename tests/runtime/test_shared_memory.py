@@ -423,7 +423,8 @@ def ways_of(comm: Communicator, size: int, kind: str) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(
-    ("size", "kind", "way"), [(1000, "shared", None), (40_000, "shared", "lent"), (40_000, "own", "remote")]
+    ("size", "kind", "way"),
+    [(1000, "shared", None), (40_000, "shared", "lent"), (40_000, "own", None), (100_000, "own", "remote")],
 )
 def test_the_way_that_bytes_took_is_counted(size: int, kind: str, way: str | None) -> None:
     expected = {"sent": 4 * size, "lent": 0, "remote": 0} | ({} if way is None else {way: 4 * size})

@@ -7,9 +7,9 @@ pair is a caller of two ranks, so that its transfers have a sequence of their ow
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from hashlib import blake2b
 from numbers import Real
 from typing import Any
@@ -28,6 +28,7 @@ from atoll.runtime.machine import Machine
 from atoll.runtime.plans import Plan
 from atoll.runtime.process import Process
 from atoll.runtime.program import LOCAL, Lane, Program
+from atoll.runtime.ready import OWN_SCRATCH_BYTES, ReadyCall
 from atoll.runtime.reduction import Reduction
 from atoll.runtime.shared_link import SharedLink
 from atoll.runtime.task import Task
@@ -35,7 +36,7 @@ from atoll.runtime.work import Work
 
 WORLD_ID = 1
 SEGMENT_BYTES = 1 << 20
-_DTYPE_NAMES: dict[np.dtype[Any], str] = {}
+MAX_READY = 1024
 
 
 def derive_id(*facts: int | str) -> int:
@@ -64,9 +65,13 @@ class Caller:
         self.error: BaseException | None = None
         self._sequence = 0
         self._links: dict[tuple[int, int], AnyLink] = {}
-        self._bound: dict[tuple[Plan, np.dtype[Any], Reduction | None], BoundLine] = {}
+        self._ready: dict[tuple[Plan, np.dtype[Any], Reduction | None], ReadyCall] = {}
+        self.seen: dict[tuple[object, ...], ReadyCall] = {}  # by what a communicator's caller gave
         self._scratch = _ScratchPool()
-        process.control.register(identity, self.world_ranks, process.progress.wakeup.set)
+        peers, rank = process.membership.peers, process.membership.rank
+        neighbours = sum(peer.host == peers[rank].host for peer in peers)
+        self._crowded = neighbours > len(os.sched_getaffinity(0))
+        self._ledger = process.control.register(identity, self.world_ranks, process.progress.wakeup.set)
 
     def check(self, timeout: float | None) -> float:
         """The deadline of a call in seconds; raises what has ended this caller."""
@@ -81,41 +86,56 @@ class Caller:
             raise SpecError(f"timeout: expected more than 0 seconds, got {timeout_s!r}")
         return float(timeout_s)
 
+    def ready(
+        self, collective: str, plan: Plan, dtype: np.dtype[Any], reduction: Reduction | None = None,
+        root: int | None = None,
+    ) -> ReadyCall:  # fmt: skip
+        """What all calls of ``plan`` for one dtype and reduction have in common."""
+        key = (plan, dtype, reduction)
+        ready = self._ready.get(key)
+        if ready is None:
+            if len(self._ready) >= MAX_READY:
+                self._forget_ready()
+            ready = self._ready[key] = ReadyCall(collective, plan, dtype, reduction, root)
+        return ready
+
+    def unharmed(self) -> bool:
+        """Whether nothing has ended this caller, as ``check`` finds it."""
+        progress = self.process.progress
+        return self._ledger.failure is None and self.error is None and progress.ended is None and not progress.broken
+
     def call(
-        self, collective: str, plan: Plan, source: Array | None, target: Array | None, dtype: np.dtype[Any], *,
-        reduction: Reduction | None = None, root: int | None = None, timeout_s: float, async_op: bool,
-        result: Array | None, finish: Callable[[], None] | None = None,
+        self, ready: ReadyCall, source: Array | None, target: Array | None, timeout_s: float, async_op: bool = False,
+        result: Array | None = None, finish: Callable[[], None] | None = None,
     ) -> Any:  # fmt: skip
-        """Run ``plan`` on flat views of ``source`` and ``target``; ``result``, or a ``Work`` that gives it.
+        """Run ``ready.plan`` on flat views of ``source`` and ``target``; ``result``, or a ``Work`` that gives it.
 
         ``finish`` is called once all bytes are moved, by whoever moves them.
         """
-        program = plan.program
-        call = CallDescriptor(
-            self.identity, self._sequence, collective, _dtype_name(dtype), program.length,
-            None if reduction is None else reduction.name, root, plan.algorithm,
-        )  # fmt: skip
-        self._sequence += 1
+        sequence = self._sequence
+        call = CallDescriptor(self.identity, sequence, *ready.facts)
+        self._sequence = sequence + 1
+        process = self.process
         try:
-            self.process.control.enter(call)
+            process.control.enter(call)
             stopped: Stopped | None = None
             if not async_op:
-                outcome = self._run_alone(call, plan, (source, target), dtype, reduction)
+                outcome = self._run_alone(call, ready, source, target)
                 if outcome is True:
                     if finish is not None:
                         finish()
-                    self.process.control.leave(self.identity, call.sequence)
+                    self._ledger.leave(sequence)
                     # Was it ours to have? A rank that was stopped may have been given up.
-                    given_up = self.process.control.confirm()
+                    given_up = process.control.confirm()
                     if given_up is not None:
                         raise given_up
                     return result
                 stopped = outcome or None
-            task = self._task(call, plan, (source, target), dtype, reduction, timeout_s, async_op, finish, stopped)
-            self.process.progress.submit(task)
+            task = self._task(call, ready, (source, target), timeout_s, async_op, finish, stopped)
+            process.progress.submit(task)
             if async_op:
-                return Work(self.process.progress, task, result)
-            self.process.progress.wait(task)
+                return Work(process.progress, task, result)
+            process.progress.wait(task)
         except BaseException as error:
             self._give_up(call, error)
             raise
@@ -124,44 +144,50 @@ class Caller:
         return result
 
     def _run_alone(
-        self, call: CallDescriptor, plan: Plan, arrays: tuple[Array | None, Array | None], dtype: np.dtype[Any],
-        reduction: Reduction | None,
-    ) -> bool | Stopped:  # fmt: skip
+        self, call: CallDescriptor, ready: ReadyCall, source: Array | None, target: Array | None
+    ) -> bool | Stopped:
         """Run the plan's line where all its ranks are on this host and nothing else is in flight: True when done.
         ``Stopped`` where it did not get to the end, False where it was not begun."""
-        key = (plan, dtype, reduction)
-        bound = self._bound.get(key)
-        if bound is None:
-            links = self._links_of_line(plan)
-            if plan.line is None or links is None:
-                return False
-            ufunc = None if reduction is None else reduction.ufunc
-            bound = self._bound[key] = BoundLine(plan.line, plan.program, links, dtype, ufunc, call.fingerprint())
+        line = ready.line or self._bind(call, ready)
         progress = self.process.progress
-        if not progress.begin_alone():
+        if line is None or not progress.begin_alone():
             return False
         try:
-            source, target = arrays
-            nothing = _nothing(dtype)
-            scratch_bytes = plan.program.scratch_bytes
-            scratch = self._scratch.take(scratch_bytes) if scratch_bytes else NOTHING
-            stopped = bound.run(
+            scratch, typed_scratch = ready.scratch, ready.typed_scratch
+            scratch_bytes = ready.plan.program.scratch_bytes
+            if scratch_bytes and not len(scratch):
+                scratch = self._scratch.take(scratch_bytes)
+                typed_scratch = typed(scratch, ready.dtype)
+                if scratch_bytes <= OWN_SCRATCH_BYTES:
+                    ready.keep(scratch)
+            stopped = line.run(
                 (
-                    nothing if source is None else source if source.ndim == 1 else source.reshape(-1),
-                    nothing if target is None else target if target.ndim == 1 else target.reshape(-1),
-                    typed(scratch, dtype) if scratch_bytes else nothing,
+                    ready.nothing if source is None else source if source.ndim == 1 else source.reshape(-1),
+                    ready.nothing if target is None else target if target.ndim == 1 else target.reshape(-1),
+                    typed_scratch,
                 ),
                 call.sequence, scratch,
             )  # fmt: skip
         finally:
             progress.end_alone()
         if stopped is not None:
+            ready.forget_scratch()  # the machine goes on with it
             return stopped
-        if scratch_bytes:
+        if scratch_bytes > OWN_SCRATCH_BYTES:
             self._scratch.give(scratch)
-        if bound.has_tokens:
-            _count_tokens(plan.program, bound.links)
+        if line.has_tokens:
+            _count_tokens(ready.plan.program, line.links)
         return True
+
+    def _bind(self, call: CallDescriptor, ready: ReadyCall) -> BoundLine | None:
+        """The plan's line bound to its links, where it has one and they are there."""
+        plan, reduction = ready.plan, ready.reduction
+        links = None if plan.line is None else self._links_of_line(plan)
+        if plan.line is None or links is None:
+            return None
+        ufunc = None if reduction is None else reduction.ufunc
+        ready.line = BoundLine(plan.line, plan.program, links, ready.dtype, ufunc, call.fingerprint(), self._crowded)
+        return ready.line
 
     def _links_of_line(self, plan: Plan) -> list[AnyLink | None] | None:
         """The links of the program's lanes; None unless all are there and can take its operations at once."""
@@ -179,12 +205,11 @@ class Caller:
         return links
 
     def _task(
-        self, call: CallDescriptor, plan: Plan, arrays: tuple[Array | None, Array | None], dtype: np.dtype[Any],
-        reduction: Reduction | None, timeout_s: float, asynchronous: bool, finish: Callable[[], None] | None,
-        stopped: Stopped | None,
+        self, call: CallDescriptor, ready: ReadyCall, arrays: tuple[Array | None, Array | None], timeout_s: float,
+        asynchronous: bool, finish: Callable[[], None] | None, stopped: Stopped | None,
     ) -> Task:  # fmt: skip
         """What ``Progress`` is to move, with its connections made; ``stopped``: what of it is done already."""
-        program = plan.program
+        program = ready.plan.program
         deadline = time.monotonic() + timeout_s
         links = self._links_for(call, program.lanes, timeout_s, deadline)
         scratch = self._scratch.take(program.scratch_bytes) if stopped is None else stopped.scratch
@@ -201,7 +226,7 @@ class Caller:
                 finish()
 
         source, target = (NOTHING if array is None else flat_bytes(array) for array in arrays)
-        machine = Machine(program, (source, target, scratch), dtype, reduction, staging)
+        machine = Machine(program, (source, target, scratch), ready.dtype, ready.reduction, staging)
         if stopped is not None:
             machine.resume(stopped.marks, stopped.posted, stopped.rests)
         return Task(call, machine, links, self.world_ranks, timeout_s, deadline, asynchronous, on_finish)
@@ -211,8 +236,13 @@ class Caller:
         self.error = self.error or error
         links = list(self._links.values())
         self._links.clear()
-        self._bound.clear()
+        self._forget_ready()
         self.process.progress.fail(self.identity, self.error, links)
+
+    def _forget_ready(self) -> None:
+        """Also lets go of the links that they are bound to."""
+        self._ready.clear()
+        self.seen.clear()
 
     def close(self) -> None:
         """Give up what is in flight; nothing more will be called."""
@@ -292,15 +322,3 @@ def _count_tokens(program: Program, links: Sequence[AnyLink | None]) -> None:
     for lane, link in zip(program.lanes, links, strict=True):
         if lane.token_bytes and link is not None:
             link.count.tokens_are_overhead(lane.token_bytes, lane.incoming)
-
-
-@lru_cache(maxsize=64)
-def _nothing(dtype: np.dtype[Any]) -> Array:
-    return np.zeros(0, dtype=dtype)
-
-
-def _dtype_name(dtype: np.dtype[Any]) -> str:
-    name = _DTYPE_NAMES.get(dtype)
-    if name is None:
-        name = _DTYPE_NAMES[dtype] = str(dtype)
-    return name

@@ -134,15 +134,16 @@ class Control:
             self.close()
             raise self._start_error
 
-    def register(self, communicator_id: int, ranks: Sequence[int], wake: Callable[[], None]) -> None:
+    def register(self, communicator_id: int, ranks: Sequence[int], wake: Callable[[], None]) -> CallLedger:
         """Make a communicator known: ``ranks[i]`` is the world rank of its rank i. ``wake`` is called (in the control
-        thread) when a failure of it becomes known; give it ``Wakeup.set``."""
+        thread) when a failure of it becomes known; give it ``Wakeup.set``. Its calls are noted in what is returned."""
         if communicator_id in self._ledgers:
             raise InternalError(f"communicator {communicator_id:x} is registered already")
         ledger = CallLedger(communicator_id, tuple(ranks))
         self._wakes[communicator_id] = wake
         self._ledgers[communicator_id] = ledger
         self._post(partial(self._machine.register, ledger))
+        return ledger
 
     def observe(self, snapshot: Snapshot) -> None:
         """Where to learn how far a call is."""

@@ -37,12 +37,13 @@ from atoll.runtime.linear import (
 from atoll.runtime.link import NEVER, Link
 from atoll.runtime.program import Program
 from atoll.runtime.shared_link import STAGED_AT_MOST, SharedLink
-from atoll.runtime.shared_ring import HEAD, RECORD, SLOT_BYTES, SLOTS, STAGED, TAIL
+from atoll.runtime.shared_ring import HEAD, RECORD, SLOT_BYTES, SLOTS, STAGED, TAIL, rounded
 
 Array = npt.NDArray[Any]
 Memory = tuple[Array, Array, Array]
 AnyLink = Link | SharedLink
 LOOKS: Final = 40  # before the processor is yielded for the first time
+CROWDED_LOOKS: Final = 2  # the same where a rank on this host may be waiting for this very processor
 SOCKET_LOOKS: Final = 4  # the same for a socket, where a look is a system call
 YIELDS: Final = 200
 PATIENCE_S: Final = 0.002  # however few yields that are: where a core is shared by many, each lasts long
@@ -64,10 +65,10 @@ class _Step:
 
     __slots__ = (
         "area", "count", "elements", "inlet", "instruction", "itemsize", "kind", "link", "looks", "num_bytes",
-        "operand", "outlet", "received_first", "source", "staged", "target", "view",
+        "on_socket", "operand", "outlet", "received_first", "room", "source", "staged", "target", "view",
     )  # fmt: skip
 
-    def __init__(self, instruction: Instruction, link: AnyLink | None, dtype: np.dtype[Any]) -> None:
+    def __init__(self, instruction: Instruction, link: AnyLink | None, dtype: np.dtype[Any], crowded: bool) -> None:
         operation = instruction.operation
         self.kind = instruction.kind
         self.instruction = instruction
@@ -79,13 +80,15 @@ class _Step:
         self.itemsize = dtype.itemsize
         self.elements = operation.num_bytes // dtype.itemsize
         self.link = link
+        self.on_socket = isinstance(link, Link)
         self.staged = False
-        self.looks = SOCKET_LOOKS if isinstance(link, Link) else LOOKS
+        self.looks = CROWDED_LOOKS if crowded else SOCKET_LOOKS if isinstance(link, Link) else LOOKS
         if isinstance(link, SharedLink):
             self.outlet, self.inlet, self.count = link.outlet, link.inlet, link.count
             ring = self.inlet if self.kind in (RECEIVE, REDUCE) else self.outlet
             self.staged = self.num_bytes <= STAGED_AT_MOST
             self.area = ring.typed(dtype)
+            self.room = rounded(self.num_bytes)
             self.view = self.area[: self.elements if self.staged else 0]
 
 
@@ -94,18 +97,27 @@ class BoundLine:
 
     def __init__(
         self, line: Line, program: Program, links: Sequence[AnyLink | None], dtype: np.dtype[Any],
-        ufunc: np.ufunc | None, fingerprint: int,
+        ufunc: np.ufunc | None, fingerprint: int, crowded: bool = False,
     ) -> None:  # fmt: skip
-        """``fingerprint`` is that of every call that runs the line."""
+        """``fingerprint`` is that of every call that runs the line; ``crowded``: ranks outnumber processors here."""
         self._fingerprint = fingerprint
         self.links = links
         self.program = program
         self.has_tokens = program.payload_operations != len(program.operations)
         self._ufunc: Any = ufunc
-        self._instructions = line.instructions
-        self._distinct = [link for at, link in enumerate(links) if link is not None and link not in links[:at]]
-        self._steps = [_Step(instruction, links[instruction.lane], dtype) for instruction in line.instructions]
-        self._lent: dict[int, tuple[AnyLink, int]] = {}  # of the call that runs: operation -> record
+        # Nothing is lent to a socket, so nothing has to come back.
+        self._instructions = [
+            instruction
+            for instruction in line.instructions
+            if instruction.kind != WAIT or isinstance(links[instruction.lane], SharedLink)
+        ]
+        self._shared = [
+            link for at, link in enumerate(links) if isinstance(link, SharedLink) and link not in links[:at]
+        ]
+        self._steps = [
+            _Step(instruction, links[instruction.lane], dtype, crowded) for instruction in self._instructions
+        ]
+        self._lent: dict[int, tuple[SharedLink, int]] = {}  # of the call that runs: operation -> record
 
     def run(self, memory: Memory, sequence: int, scratch: npt.NDArray[np.uint8]) -> Stopped | None:
         """Do it all, or as much as can be done; ``None`` when all is done. ``memory`` is input, output and scratch as
@@ -121,7 +133,9 @@ class BoundLine:
                     outlet = step.outlet
                     buffer, where = step.source  # type: ignore[misc]
                     step.view[...] = memory[buffer][where]
-                    outlet.staged_again(head, step.num_bytes)
+                    # What ``reserve`` would have noted: all others are taken, this one begins at 0.
+                    outlet.staged = [(head, 0)]
+                    outlet.free_at = step.room
                     at = head % SLOTS * SLOT_BYTES
                     RECORD.pack_into(outlet.records, at, sequence, fingerprint, step.num_bytes, STAGED, 0, 0, 0)
                     outlet.head = words[HEAD] = head + 1
@@ -134,15 +148,18 @@ class BoundLine:
                 inlet = step.inlet
                 tail = inlet.tail
                 words = inlet.words
-                if silent and words[HEAD] == tail:
-                    self._tell()
-                    silent = False
-                looks = LOOKS
-                while words[HEAD] == tail and looks:
-                    looks -= 1
-                if looks:
+                if words[HEAD] == tail:
+                    if silent:
+                        self._tell()
+                        silent = False
+                    looks = step.looks
+                    while words[HEAD] == tail and looks:
+                        looks -= 1
+                    if not looks and not _comes(words, tail):
+                        return self._stopped(place, 0, scratch)
+                if not inlet.read:
                     record = RECORD.unpack_from(inlet.records, tail % SLOTS * SLOT_BYTES)
-                    if record[:4] == (sequence, fingerprint, step.num_bytes, STAGED) and not inlet.read:
+                    if record[:4] == (sequence, fingerprint, step.num_bytes, STAGED):
                         at = record[4] // step.itemsize
                         source = step.area[at : at + step.elements] if at else step.view
                         buffer, where = step.target  # type: ignore[misc]
@@ -164,31 +181,70 @@ class BoundLine:
             if silent:
                 self._tell()
                 silent = False
-            done = self._patiently(step, memory, sequence, fingerprint)
+            if step.on_socket:
+                done = self._over_socket(step, memory, sequence)
+            else:
+                done = self._patiently(step, memory, sequence, fingerprint)
+                silent = kind != WAIT
             if done >= 0:
                 return self._stopped(place, done, scratch)
-            silent = kind != WAIT
         if silent:
             self._tell()
         return None
 
+    def _over_socket(self, step: _Step, memory: Memory, sequence: int) -> int:
+        """Do one step across a socket as ``_patiently`` does."""
+        link: Link = step.link  # type: ignore[assignment]
+        fingerprint, operation = self._fingerprint, step.instruction.operation
+        waits, until = 0, 0.0
+        source = target = operand = None
+        sends = step.kind in (SEND, TOKEN_SEND)
+        if step.source is not None:
+            buffer, where = step.source
+            source = memory[buffer][where]
+        if step.target is not None:
+            buffer, where = step.target
+            target = memory[buffer][where]
+            if step.operand is not None:
+                buffer, where = step.operand
+                operand = memory[buffer][where]
+        while True:
+            if sends:
+                got = link.post(sequence, fingerprint, source, operation)
+                if got == 0:
+                    return -1
+                if got == NEVER:
+                    return link.sent_of_line
+            else:
+                got = link.receive(sequence, fingerprint, target, operand, operation, self._ufunc)
+                if got > 0:
+                    return -1
+                if got == NEVER:
+                    return 0
+            waits += 1
+            if waits > step.looks:
+                if waits == step.looks + 1:
+                    until = time.monotonic() + PATIENCE_S
+                elif waits > step.looks + YIELDS or time.monotonic() > until:
+                    return 0
+                os.sched_yield()
+
     def _patiently(self, step: _Step, memory: Memory, sequence: int, fingerprint: int) -> int:
         """Do one step, waiting a little; -1 when it is done, else how many of its bytes are."""
-        instruction, link = step.instruction, step.link
+        instruction = step.instruction
+        link: SharedLink = step.link  # type: ignore[assignment]  # a local move uses none
         operation = instruction.operation
         done = waits = 0
         until = 0.0
         while True:
             if step.kind == SEND:
                 buffer, where = instruction.source  # type: ignore[misc]
-                record = link.post(sequence, fingerprint, memory[buffer][where], operation)  # type: ignore[union-attr]
+                record = link.post(sequence, fingerprint, memory[buffer][where], operation)
                 if record >= 0:
                     if record:
-                        self._lent[operation.number] = (link, record)  # type: ignore[assignment]
+                        self._lent[operation.number] = (link, record)
                     return -1
-                if record == NEVER:
-                    return link.sent_of_line  # type: ignore[union-attr]
-                got = 0
+                got = record
             elif step.kind in (RECEIVE, REDUCE):
                 buffer, where = instruction.target  # type: ignore[misc]
                 target = memory[buffer][where]
@@ -196,9 +252,7 @@ class BoundLine:
                 if instruction.operand is not None:
                     buffer, where = instruction.operand
                     operand = memory[buffer][where]
-                got = link.receive(  # type: ignore[union-attr]
-                    sequence, fingerprint, target, operand, done, operation, self._ufunc
-                )
+                got = link.receive(sequence, fingerprint, target, operand, done, operation, self._ufunc)
                 if got > 0:
                     done += got
                     if done == operation.num_bytes:
@@ -211,11 +265,11 @@ class BoundLine:
                     return -1
                 got = 0
             elif step.kind == TOKEN_SEND:
-                got = link.post_token(sequence, fingerprint, operation)  # type: ignore[union-attr]
+                got = link.post_token(sequence, fingerprint, operation)
                 if got == 0:
                     return -1
             elif step.kind == TOKEN_RECEIVE:
-                got = link.receive_token(sequence, fingerprint, operation)  # type: ignore[union-attr]
+                got = link.receive_token(sequence, fingerprint, operation)
                 if got > 0:
                     return -1
             else:
@@ -245,11 +299,11 @@ class BoundLine:
 
     def _tell(self) -> None:
         """Wake peers that sleep."""
-        links = self._distinct
-        if links:
-            links[0].fence()
-            for link in links:
-                link.wake_peer()
+        if self._shared:
+            self._shared[0].fence()
+            for link in self._shared:
+                if link.flags[link.theirs]:
+                    link.wake_peer()
 
     def _stopped(self, place: int, done: int, scratch: npt.NDArray[np.uint8]) -> Stopped:
         """What the machine has to know: instruction ``place`` has moved ``done`` bytes and could not be finished."""
@@ -273,3 +327,15 @@ class BoundLine:
             for lane, link in zip(self.program.lanes, self.links, strict=True)
         ]
         return Stopped(marks, posted, rests, scratch)
+
+
+def _comes(words: memoryview, tail: int) -> bool:
+    """Whether record ``tail`` comes within the patience of a line."""
+    until = time.monotonic() + PATIENCE_S
+    for _ in range(YIELDS):
+        os.sched_yield()
+        if words[HEAD] != tail:
+            return True
+        if time.monotonic() > until:
+            return False
+    return False

@@ -148,6 +148,7 @@ class Link(BaseLink[_Stream]):
         self._out_left = self._in_left = 0  # of its headers
         self._buffer = memoryview(bytearray())  # a header, and an operation of a line
         self._in_buffer = 0  # bytes of that operation
+        self._elements: dict[np.dtype[Any], Array] = {}  # the buffer behind the header, typed
 
     def add(self, task: Task, lane: int, incoming: bool) -> None:
         """Queue a lane of ``task`` behind the collectives already here."""
@@ -253,6 +254,7 @@ class Link(BaseLink[_Stream]):
         """Make room for operations of up to ``operation_bytes``."""
         if len(self._buffer) < HEADER.size + operation_bytes:
             self._buffer = memoryview(bytearray(HEADER.size + operation_bytes))
+            self._elements.clear()
 
     def post(self, sequence: int, fingerprint: int, source: Array | None, operation: Operation) -> int:
         """Send all of an operation: 0. ``NO_ROOM``: nothing could be sent; ``NEVER``: it is for the machine, which
@@ -260,7 +262,7 @@ class Link(BaseLink[_Stream]):
         self.sent_of_line = 0
         if self._out_sequence != sequence:
             self._out_sequence, self._out_left = sequence, HEADER.size
-        data = _TOKEN if source is None else source.view(np.uint8).data
+        data: Any = _TOKEN if source is None else source  # an array is a buffer
         left = self._out_left
         try:
             if left:
@@ -282,15 +284,15 @@ class Link(BaseLink[_Stream]):
         return NEVER
 
     def receive(
-        self, sequence: int, fingerprint: int, target: Array | None, operand: Array | None, done: int,
-        operation: Operation, ufunc: np.ufunc | None,
+        self, sequence: int, fingerprint: int, target: Array | None, operand: Array | None, operation: Operation,
+        ufunc: np.ufunc | None,
     ) -> int:  # fmt: skip
         """Receive all of an operation, and move or reduce it: its bytes. 0: not all is there yet; ``NEVER``: it is for
         the machine, which finds ``rest_of_line``."""
         if self._in_sequence != sequence:
             self._in_sequence, self._in_left = sequence, HEADER.size
-        if self.foreign_sequence >= 0:
-            return NEVER
+            if self.foreign_sequence >= 0:
+                return NEVER
         left, there, num_bytes = self._in_left, self._in_buffer, operation.num_bytes
         buffer = self._buffer
         try:
@@ -301,46 +303,41 @@ class Link(BaseLink[_Stream]):
             return NEVER
         if got == 0:
             return NEVER
-        header = min(got, left)
-        got -= header
-        self.count.overhead_received += header
-        self.count.payload_received += got
-        self._in_buffer = there = there + got
-        if header:
+        count = self.count
+        if left:
+            header = min(got, left)
+            got -= header
+            count.overhead_received += header
             self._in_left = left - header
             if not self._in_left:
                 theirs = HEADER.unpack_from(buffer)
                 if theirs != (sequence, fingerprint):
                     self.foreign_sequence = theirs[0]
+                    count.payload_received += got
+                    self._in_buffer = there + got
                     return NEVER
+        count.payload_received += got
+        there += got
         if self._in_left or there < num_bytes:
+            self._in_buffer = there
             return 0
         self._in_buffer = 0
         if target is not None:
-            source = np.frombuffer(buffer, target.dtype, len(target), HEADER.size)
-            combine(source, target, operand, operation, ufunc)
+            elements = self._elements.get(target.dtype)
+            if elements is None:
+                elements = self._typed(target.dtype)
+            combine(elements[: len(target)], target, operand, operation, ufunc)
         return num_bytes
+
+    def _typed(self, dtype: np.dtype[Any]) -> Array:
+        behind = np.frombuffer(self._buffer, np.uint8)[HEADER.size :]
+        elements = self._elements[dtype] = behind[: len(behind) // dtype.itemsize * dtype.itemsize].view(dtype)
+        return elements
 
     def rest_of_line(self) -> bytes:
         """What has come of the operation that a line could not finish; the machine takes it up."""
         there, self._in_buffer = self._in_buffer, 0
         return bytes(self._buffer[HEADER.size : HEADER.size + there])
-
-    def post_token(self, sequence: int, fingerprint: int, operation: Operation) -> int:
-        return self.post(sequence, fingerprint, None, operation)
-
-    def receive_token(self, sequence: int, fingerprint: int, operation: Operation) -> int:
-        return self.receive(sequence, fingerprint, None, None, 0, operation, None)
-
-    def given_back(self, record: int) -> bool:
-        """Nothing is lent to a socket."""
-        return True
-
-    def fence(self) -> None:
-        """A socket needs none."""
-
-    def wake_peer(self) -> None:
-        """Bytes wake it."""
 
     def abandon(self) -> None:
         """What is in flight has failed: forget it."""

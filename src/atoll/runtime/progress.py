@@ -60,7 +60,7 @@ class Progress:
         self._dozing: list[SharedLink] = []  # those whose peers were told that we sleep
         self._inbox: deque[Callable[[], None]] = deque()
         self._tasks: list[Task] = []
-        self._broken: dict[int, BaseException] = {}  # communicators that were interrupted in here
+        self.broken: dict[int, BaseException] = {}  # communicators that were interrupted in here
         self._ready: deque[AnyLink] = deque()
         self._moving: deque[Task] = deque()
         self._look_at = 0.0
@@ -110,9 +110,10 @@ class Progress:
 
     def end_alone(self) -> None:
         self._amid = False
-        with self._turn:
-            self._driver = 0
-            if self._waiters or self._background is not None:
+        # Without the lock: who waits has said so under it before it looked at who drives, so one of us sees the other.
+        self._driver = 0
+        if self._waiters or self._background is not None:
+            with self._turn:
                 self._turn.notify_all()
 
     def snapshot(self, communicator_id: int, sequence: int) -> tuple[list[int], str]:
@@ -124,7 +125,7 @@ class Progress:
 
     def failure(self, communicator_id: int) -> BaseException | None:
         """What has ended a communicator here, if anything has; the control plane's verdicts are not among it."""
-        return self.ended or self._broken.get(communicator_id)
+        return self.ended or self.broken.get(communicator_id)
 
     def fail(self, communicator_id: int, error: BaseException, links: list[AnyLink]) -> None:
         """End a communicator: its tasks finish with ``error``, its links close. Returns when no memory is in use."""
@@ -568,7 +569,7 @@ class Progress:
         elsewhere."""
         what = f"{type(error).__name__}: {error}"
         interrupted = SpecError(f"an earlier collective was interrupted by {what}")
-        self._broken.setdefault(communicator_id, interrupted)
+        self.broken.setdefault(communicator_id, interrupted)
         self._control.abandon(communicator_id, sequence, what)
         self._fail_tasks(communicator_id, interrupted)
 

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
-STAGED_AT_MOST: Final = 16 << 10  # payloads up to this size are staged even where they could be lent
+STAGED_AT_MOST: Final = 32 << 10  # payloads up to this size are staged even where they could be lent
+REMOTE_FROM: Final = (128 << 10) + 1  # below, a copy into the staging area costs less than to wait for the reader
 PIECE_BYTES: Final = 256 << 10  # of a large payload that is staged, so that both sides copy at once
 LENT_PIECE_BYTES: Final = 1 << 20
 REDUCED_PIECE_BYTES: Final = 256 << 10  # of the peer's memory that is copied to be reduced: it stays in the cache
@@ -65,8 +66,8 @@ class SharedLink(BaseLink[_Stream]):
         first, second = PAGE, PAGE + RING_BYTES
         self.outlet = Outlet(memory, first if shared.we_opened else second)
         self.inlet = Inlet(memory, second if shared.we_opened else first)
-        self._flags = memory[:PAGE].cast("Q")
-        self._mine, self._theirs = (
+        self.flags = memory[:PAGE].cast("Q")
+        self._mine, self.theirs = (
             (_OPENER_SLEEPS, _ACCEPTOR_SLEEPS) if shared.we_opened else (_ACCEPTOR_SLEEPS, _OPENER_SLEEPS)
         )
         self._fence = threading.Lock()
@@ -83,11 +84,11 @@ class SharedLink(BaseLink[_Stream]):
 
     def fall_asleep(self) -> None:
         """Say that we shall sleep; the caller looks at the rings once more before it does."""
-        self._flags[self._mine] = 1
+        self.flags[self._mine] = 1
         self.fence()
 
     def wake_up(self) -> None:
-        self._flags[self._mine] = 0
+        self.flags[self._mine] = 0
 
     def fence(self) -> None:
         """A full fence: what was stored before is visible before anything is loaded after (a locked instruction)."""
@@ -101,8 +102,8 @@ class SharedLink(BaseLink[_Stream]):
 
     def wake_peer(self) -> None:
         """As ``ring_if_asleep``, after a fence."""
-        if self._flags[self._theirs]:
-            self._flags[self._theirs] = 0
+        if self.flags[self.theirs]:
+            self.flags[self.theirs] = 0
             try:
                 self.connection.send(b"\0")
             except OSError:
@@ -167,7 +168,7 @@ class SharedLink(BaseLink[_Stream]):
         lent = 0
         # All of an operation goes one way, since its mark counts bytes from the first.
         if operation.lend and operation.num_bytes > STAGED_AT_MOST:
-            lent = self._lend(stream, array, offset, num_bytes)
+            lent = self._lend(stream, operation, array, offset, num_bytes)
         num_bytes = lent or self._stage(stream, array, offset, num_bytes)
         if num_bytes == 0:
             return False
@@ -181,19 +182,19 @@ class SharedLink(BaseLink[_Stream]):
             machine.delivered(stream.lane, operation, num_bytes)
         return True
 
-    def _lend(self, stream: _Stream, array: Bytes, offset: int, num_bytes: int) -> int:
+    def _lend(self, stream: _Stream, operation: Operation, array: Bytes, offset: int, num_bytes: int) -> int:
         """Bytes lent, 0 where that is not possible."""
         address = array.__array_interface__["data"][0] + offset
         num_bytes = min(num_bytes, LENT_PIECE_BYTES)
-        return num_bytes if self._post_lent(stream.sequence, stream.fingerprint, address, num_bytes) else 0
+        return num_bytes if self._post_lent(stream.sequence, stream.fingerprint, operation, address, num_bytes) else 0
 
-    def _post_lent(self, sequence: int, fingerprint: int, address: int, num_bytes: int) -> bool:
-        """Whether the peer can read there."""
+    def _post_lent(self, sequence: int, fingerprint: int, operation: Operation, address: int, num_bytes: int) -> bool:
+        """Whether the peer is to read there."""
         place = self._heap.find(address)
         if place is not None:
             self.outlet.post(sequence, fingerprint, num_bytes, LENT, place.fd, place.offset, place.serial)
             self.count.lent_sent += num_bytes
-        elif self.shared.peer_reads_us:
+        elif operation.num_bytes >= REMOTE_FROM and self.shared.peer_reads_us:
             self.outlet.post(sequence, fingerprint, num_bytes, REMOTE, address)
             self.count.remote_sent += num_bytes
         else:
@@ -229,7 +230,7 @@ class SharedLink(BaseLink[_Stream]):
             self.foreign_sequence = record[0]
             return Pumped.FOREIGN
         got = self._read(stream, record)
-        if got and record[3] != STAGED and self._flags[self._theirs + _REVOKED]:
+        if got and record[3] != STAGED and self.flags[self.theirs + _REVOKED]:
             self.broken = "it gave up the collective while its memory was read"
             got = 0
         if got == 0:
@@ -282,7 +283,7 @@ class SharedLink(BaseLink[_Stream]):
         record = 0
         if operation.lend and num_bytes > STAGED_AT_MOST and not outlet.full():
             address = source.__array_interface__["data"][0]
-            if self._post_lent(sequence, fingerprint, address, num_bytes):
+            if self._post_lent(sequence, fingerprint, operation, address, num_bytes):
                 record = outlet.head
                 self._lent.append((record - 1, operation, num_bytes))
         if not record:
@@ -337,7 +338,7 @@ class SharedLink(BaseLink[_Stream]):
                     self._copy_remote(where + read, target, operand, operation, ufunc)
             except OSError:
                 return NEVER
-            if self._flags[self._theirs + _REVOKED]:
+            if self.flags[self.theirs + _REVOKED]:
                 return NEVER
         self.count.payload_received += step
         self._has_read(step, num_bytes)
@@ -405,14 +406,14 @@ class SharedLink(BaseLink[_Stream]):
         self.outgoing.clear()
         if self._lent:
             self._lent.clear()
-            self._flags[self._mine + _REVOKED] = 1
+            self.flags[self._mine + _REVOKED] = 1
             self.fence()
 
     def close(self) -> None:
         self.abandon()
         self._mapped.clear()
         self.connection.close()
-        self._flags.release()
+        self.flags.release()
         self.outlet.release()
         self.inlet.release()
         self.shared.close()

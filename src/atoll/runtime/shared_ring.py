@@ -39,6 +39,11 @@ RING_BYTES: Final = PAGE + SLOTS * SLOT_BYTES + PAGE + STAGING_BYTES
 STAGING_STEP: Final = 64  # staged payloads begin at multiples of it, so that any dtype is aligned
 
 
+def rounded(num_bytes: int) -> int:
+    """The room that a staged payload takes."""
+    return (num_bytes + STAGING_STEP - 1) // STAGING_STEP * STAGING_STEP
+
+
 class _Ring:
     def __init__(self, memory: memoryview, start: int) -> None:
         self.words = memory[start : start + PAGE].cast("Q")
@@ -70,8 +75,10 @@ class Outlet(_Ring):
     def __init__(self, memory: memoryview, start: int) -> None:
         super().__init__(memory, start)
         self.head = self.words[HEAD]
-        self._free_at = 0  # where the staging area is free from, unless it wraps
-        self._staged: list[tuple[int, int]] = []  # (record, first byte) of what may not have been taken yet
+        self.free_at = 0  # where the staging area is free from, unless it wraps
+        self.staged: list[
+            tuple[int, int]
+        ] = []  # (record, first byte) of what may not have been taken yet; see ``lean``
 
     def taken(self) -> int:
         """How many records the receiver has taken."""
@@ -86,11 +93,11 @@ class Outlet(_Ring):
         tail = self.words[TAIL]
         if self.head - tail >= SLOTS:
             return -1
-        staged = self._staged
+        staged = self.staged
         if tail == self.head:
             # All is taken. The same memory is used over and over, and stays in the cache.
             staged.clear()
-            self._free_at = 0
+            self.free_at = 0
         else:
             passed = 0
             while passed < len(staged) and staged[passed][0] < tail:
@@ -100,20 +107,15 @@ class Outlet(_Ring):
         if not staged:
             start, room = 0, STAGING_BYTES
         else:
-            start, oldest = self._free_at, staged[0][1]
+            start, oldest = self.free_at, staged[0][1]
             room = (STAGING_BYTES if start > oldest else oldest) - start
             if start > oldest and room < num_bytes:
                 start, room = 0, oldest
         if room < num_bytes:
             return -1
         staged.append((self.head, start))
-        self._free_at = start + (num_bytes + STAGING_STEP - 1) // STAGING_STEP * STAGING_STEP
+        self.free_at = start + rounded(num_bytes)
         return start
-
-    def staged_again(self, head: int, num_bytes: int) -> None:
-        """Record ``head`` is staged at 0, all others being taken: what ``reserve`` would have noted."""
-        self._staged = [(head, 0)]
-        self._free_at = (num_bytes + STAGING_STEP - 1) // STAGING_STEP * STAGING_STEP
 
     def post(
         self, sequence: int, fingerprint: int, num_bytes: int, kind: int, where: int, offset: int = 0, serial: int = 0
