@@ -28,6 +28,7 @@ from atoll.runtime.machine import Machine
 from atoll.runtime.plans import Plan
 from atoll.runtime.process import Process
 from atoll.runtime.program import LOCAL, Lane, Program
+from atoll.runtime.record import Recorder
 from atoll.runtime.reduction import Reduction
 from atoll.runtime.shared_link import SharedLink
 from atoll.runtime.task import Task
@@ -62,6 +63,7 @@ class Caller:
         self.timeout_s = timeout_s
         self.counts = counts
         self.error: BaseException | None = None
+        self.recorder: Recorder | None = None
         self._sequence = 0
         self._links: dict[tuple[int, int], AnyLink] = {}
         self._bound: dict[tuple[Plan, np.dtype[Any], Reduction | None], BoundLine] = {}
@@ -99,7 +101,7 @@ class Caller:
         try:
             self.process.control.enter(call)
             stopped: Stopped | None = None
-            if not async_op:
+            if not async_op and self.recorder is None:
                 outcome = self._run_alone(call, plan, (source, target), dtype, reduction)
                 if outcome is True:
                     if finish is not None:
@@ -186,6 +188,7 @@ class Caller:
         """What ``Progress`` is to move, with its connections made; ``stopped``: what of it is done already."""
         program = plan.program
         deadline = time.monotonic() + timeout_s
+        recorded = None if self.recorder is None else self.recorder.begin(call.collective, plan.algorithm, program)
         links = self._links_for(call, program.lanes, timeout_s, deadline)
         scratch = self._scratch.take(program.scratch_bytes) if stopped is None else stopped.scratch
 
@@ -199,11 +202,15 @@ class Caller:
             _count_tokens(program, links)
             if finish is not None:
                 finish()
+            if recorded is not None:
+                recorded.ended()
 
         source, target = (NOTHING if array is None else flat_bytes(array) for array in arrays)
         machine = Machine(program, (source, target, scratch), dtype, reduction, staging)
         if stopped is not None:
             machine.resume(stopped.marks, stopped.posted, stopped.rests)
+        if recorded is not None:
+            machine.observer = recorded.advanced
         return Task(call, machine, links, self.world_ranks, timeout_s, deadline, asynchronous, on_finish)
 
     def release(self, error: BaseException) -> None:

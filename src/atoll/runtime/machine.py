@@ -13,6 +13,7 @@ The transport asks for memory and says what happened; the machine moves marks:
 ``move(lane)``         make local moves as far as they may go; whether any was made
 ``nudge(lane)``        an incoming lane may go on: reduce what is staged
 ``take_woken()``       lanes that an advance has unblocked since the last call; the transport pumps them
+``observer``           if it is set, told of every advance: the operation's number and its mark before
 
 Bytes that only replace land where they belong, without a copy. Bytes to be reduced land in the connection's one
 staging segment and are reduced from there, so that receiving, reducing and sending overlap segment by segment. A
@@ -87,6 +88,7 @@ class Machine:
         self._itemsize = dtype.itemsize
         self._marks = [0] * len(program.operations)
         self._left = len(program.operations)
+        self.observer: Callable[[int, int], None] | None = None
         self._woken: list[int] = []
         self._cursors = [_Cursor(lane) for lane in program.lanes]
         for cursor in self._cursors:
@@ -357,6 +359,8 @@ class Machine:
 
     def _advance(self, cursor: _Cursor, operation: Operation, num_bytes: int) -> None:
         number = operation.number
+        if self.observer is not None:
+            self.observer(number, self._marks[number])
         mark = self._marks[number] + num_bytes
         self._marks[number] = mark
         wakes = self.program.wakes[number]
