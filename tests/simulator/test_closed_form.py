@@ -8,7 +8,8 @@ from atoll.algorithms.catalog import build
 from atoll.errors import SpecError
 from atoll.schedule.prove import prove
 from atoll.simulator.closed_form import closed_form
-from atoll.simulator.fluid import Job, fluid_time_s
+from atoll.simulator.fluid import fluid_time_s
+from atoll.simulator.job import Job
 from atoll.topology.presets import preset
 
 

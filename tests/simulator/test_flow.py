@@ -12,8 +12,9 @@ from atoll.emulator.layout import PAYLOAD_SHARE, Layout, Rates
 from atoll.emulator.model import cluster_of
 from atoll.errors import SpecError
 from atoll.schedule.prove import ProvenSchedule, prove
-from atoll.simulator import fluid
-from atoll.simulator.flow import Job, Outcome, simulate
+from atoll.simulator.flow import Outcome, simulate
+from atoll.simulator.fluid import fluid_time_s
+from atoll.simulator.job import Job
 from atoll.topology.cluster import Cluster
 from atoll.topology.routes import Transport, find_routes
 
@@ -51,7 +52,7 @@ def test_a_chain_pipelines_its_segments(segments: int) -> None:
 @pytest.mark.parametrize("name", names("all_reduce"))
 def test_fine_segments_come_close_to_exact_fluids(name: str) -> None:
     on, schedule = cluster(2, 2), proven(name, 4)
-    exact = fluid.fluid_time_s(on, [fluid.Job(schedule, (0, 1, 2, 3), SIZE)], OWN_NIC)
+    exact = fluid_time_s(on, [Job(schedule, (0, 1, 2, 3), SIZE)], OWN_NIC)
     assert alone(on, schedule, segment_bytes=SIZE / 128).finish_s == pytest.approx(exact, rel=0.05)
 
 
@@ -96,3 +97,15 @@ def test_the_critical_path_is_the_slow_link() -> None:
 def test_a_job_without_its_gpus_is_refused() -> None:
     with pytest.raises(SpecError, match="expected 4 different GPUs, got 2"):
         simulate([Job(proven("ring", 4), (0, 1), SIZE)], cluster(1, 4))
+
+
+def test_rows_start_when_they_could_and_end_with_their_last_byte() -> None:
+    """A chain of three: the second link starts when the first half is there, and waits for its latency."""
+    on, size = cluster(1, 3, 1e-3), SIZE
+    job = Job(proven("chain", 3, "broadcast", 0), (0, 1, 2), size, start_s=0.5)
+    assert not simulate([job], on, transport=OWN_NIC).rows
+    found = simulate([job, job], on, segment_bytes=size / 2, transport=OWN_NIC, row_times=True)
+    half = size / 2 / 45e6  # the two jobs share every link
+    for rows in found.rows:
+        assert rows.start_s == pytest.approx([0.5, 0.5 + 1e-3 + half])
+        assert rows.end_s == pytest.approx([0.5 + 1e-3 + 2 * half, 0.5 + 2e-3 + 3 * half])

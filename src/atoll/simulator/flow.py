@@ -30,8 +30,11 @@ from atoll.errors import InternalError, SpecError
 from atoll.schedule.contract import IntArray
 from atoll.schedule.dependencies import APPLY, READ, derive
 from atoll.schedule.prove import ProvenSchedule
+from atoll.simulator.job import Job, check_jobs
 from atoll.topology.cluster import Cluster, Floats, Integers
 from atoll.topology.routes import DEFAULT_TRANSPORT, Routes, Transport, find_routes
+
+__all__ = ["Job", "Outcome", "RowTimes", "simulate"]
 
 MAX_PIECES = 20_000_000
 _NEAR = 1e-9
@@ -39,18 +42,19 @@ _FREE_BYTES_PER_S = 1e18  # a move that crosses no link
 _MOST_REMEMBERED = 4096  # sets of routes
 
 
-class Job(msgspec.Struct, frozen=True):
-    """One collective: rank r of ``proven`` runs on GPU ``gpus[r]``; ``size_bytes`` is the whole vector's."""
+class RowTimes(msgspec.Struct, frozen=True, eq=False):
+    """Of each row of a job's table: when its first byte could go (its data there, its lane free, then its latency), and
+    when its last byte was there."""
 
-    proven: ProvenSchedule
-    gpus: tuple[int, ...]
-    size_bytes: float
-    start_s: float = 0.0
-    label: str = ""
+    start_s: Floats
+    end_s: Floats
 
 
 class Outcome(msgspec.Struct, frozen=True, eq=False):
-    """Times from 0. ``link_bytes`` of every directed link; ``critical_s`` by link, -1 for latency, longest first."""
+    """Times from 0. ``link_bytes`` of every directed link; ``critical_s`` by link, -1 for latency, longest first.
+
+    ``rows``: of each job, where asked for.
+    """
 
     finish_s: float
     job_finish_s: tuple[float, ...]
@@ -58,6 +62,7 @@ class Outcome(msgspec.Struct, frozen=True, eq=False):
     link_bytes: Floats
     critical_s: tuple[tuple[int, float], ...]
     events: int
+    rows: tuple[RowTimes, ...] = ()
 
 
 class _Pieces(msgspec.Struct, frozen=True):
@@ -72,6 +77,7 @@ class _Pieces(msgspec.Struct, frozen=True):
     after: Integers
     job: Integers
     dst: Integers
+    row: Integers
 
 
 def simulate(
@@ -80,17 +86,13 @@ def simulate(
     *,
     segment_bytes: float | None = None,
     transport: Transport = DEFAULT_TRANSPORT,
+    row_times: bool = False,
 ) -> Outcome:
-    """Play the jobs together. ``segment_bytes`` ``None``: rows move whole.
+    """Play the jobs together. ``segment_bytes`` ``None``: rows move whole. ``row_times``: with ``rows``.
 
     Raises ``SpecError`` for a job that does not fit its GPUs, for a pair that nothing joins, and for too many pieces.
     """
-    for job in jobs:
-        ranks = job.proven.schedule.header.world_size
-        if len(job.gpus) != ranks or len(set(job.gpus)) != ranks:
-            raise SpecError(f"job {job.label!r}: expected {ranks} different GPUs, got {len(set(job.gpus))}")
-        if job.size_bytes < 0 or job.start_s < 0:
-            raise SpecError(f"job {job.label!r}: expected a size and a start of at least 0")
+    check_jobs(jobs)
     if segment_bytes is not None and segment_bytes <= 0:
         raise SpecError(f"segment_bytes: expected more than 0, got {segment_bytes}")
     pieces, routes = _cut(jobs, cluster, segment_bytes, transport)
@@ -106,8 +108,17 @@ def simulate(
     carried = np.repeat(per_route, np.diff(routes.offsets))
     link_bytes = np.bincount(routes.links, weights=carried, minlength=cluster.num_links).astype(np.float64)
     critical = _critical(pieces, finish, cause, release, full)
+    rows = []
+    if row_times:
+        for at, job in enumerate(jobs):
+            mine = pieces.job == at
+            counted, row = len(job.proven.schedule), pieces.row[mine]
+            first = np.searchsorted(row, np.arange(counted))
+            rows.append(
+                RowTimes(release[mine][first], np.maximum.reduceat(finish[mine], first) if counted else release)
+            )
     return Outcome(
-        max(job_finish, default=0.0), tuple(job_finish), tuple(rank_finish), link_bytes, critical, events
+        max(job_finish, default=0.0), tuple(job_finish), tuple(rank_finish), link_bytes, critical, events, tuple(rows)
     )  # fmt: skip
 
 
@@ -154,6 +165,7 @@ def _cut(
         columns["start_s"].append(np.full(total, job.start_s))
         columns["job"].append(np.full(total, at))
         columns["dst"].append(dst[row])
+        columns["row"].append(row)
         count += total
         routed += len(pairs)
     empty = np.zeros(0, dtype=np.int64)
