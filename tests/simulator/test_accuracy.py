@@ -42,6 +42,9 @@ def test_calibrated_predictions_of_what_was_held_out(board: dict[str, Any]) -> N
         assert row["gpus"] == [2, 8]
         assert row["rows"] == [140, 140, 80, 60]
         assert max(row["median"]) <= 0.10
+    for name in ("all_gather", "all_reduce", "all_to_all", "reduce_scatter"):
+        for row in rows(board, "calibrated", f"held out: {name}").values():
+            assert max(row["median"]) <= 0.10
 
 
 def test_calibration_beats_plain_interpolation(board: dict[str, Any]) -> None:

@@ -14,7 +14,8 @@ from atoll.errors import SpecError
 from atoll.simulator.communicator import communicator
 from atoll.simulator.nccl import COLLECTIVES, predict, predict_for
 from atoll.simulator.nccl_environment import nccl_environment
-from atoll.simulator.nccl_time import Factors, collective_time, nvls_loop_bytes, point_to_point_time
+from atoll.simulator.nccl_point_to_point import point_to_point_time
+from atoll.simulator.nccl_time import Factors, collective_time, nvls_loop_bytes
 from atoll.topology.parts import slowed, without
 from atoll.topology.presets import PRESETS, preset
 
@@ -160,7 +161,7 @@ def test_a_hundred_thousand_gpus_are_looked_at_as_kinds_of_nodes() -> None:
     listed = communicator(cluster, np.arange(100_000))
     assert listed == communicator(cluster)
     assert (listed.ranks, listed.domains, listed.nics) == (100_000, 12_500, 8)
-    found = predict(cluster, "all_reduce", 1 << 30)
+    found = predict(cluster, "all_reduce", 16 << 30)
     assert found.algorithm == "NVLSTree"
     assert 300e9 < found.busbw_bytes_per_s < 400e9
 
@@ -205,11 +206,14 @@ def test_the_first_gpus_and_the_same_ones_listed_are_one_communicator() -> None:
         assert communicator(cluster, count) == communicator(cluster, list(range(count)))
 
 
-def test_messages_over_pcie_are_not_charged_for_what_nvlink_pays() -> None:
-    """Two L40S: half of what a rank sends crosses at 24 GB/s; over NVLink chunks are copied out as well."""
-    comm = communicator(preset("l40s-pcie"), 2)
-    found, _ = point_to_point_time(comm, "all_to_all", 1 << 24, NOTHING)
-    assert found.transfer_s == pytest.approx((1 << 23) / 24e9, rel=0.01)
-    nvlink = communicator(preset("dgx-a100"), 2)
-    found, _ = point_to_point_time(nvlink, "all_to_all", 1 << 24, NOTHING)
-    assert found.transfer_s == pytest.approx(2 * (1 << 23) / (0.875 * 240e9))
+def test_a_tree_of_domains_fills_at_each_of_its_levels() -> None:
+    """Two loops of chunks in one domain and two, twice and three times as many over four and eight."""
+    found = {}
+    for nodes in (2, 4, 8):
+        comm = communicator(preset("dgx-h100", nodes))
+        loop = nvls_loop_bytes(comm, "NVLSTree", 1 << 30, NOTHING)
+        time = collective_time(comm, "all_reduce", 1 << 30, "NVLSTree", "Simple", NOTHING)
+        whole = collective_time(comm, "all_reduce", 1 << 40, "NVLSTree", "Simple", NOTHING)
+        rate = (1 << 40) / whole.transfer_s
+        found[nodes] = (time.transfer_s * rate - (1 << 30)) / loop
+    assert found == pytest.approx({2: 2, 4: 4, 8: 6}, rel=0.02)

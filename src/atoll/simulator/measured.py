@@ -21,6 +21,7 @@ from atoll.readers.nccl_tests import NcclTestRow, NcclTestRun, world_size_of
 from atoll.schedule.bus_bandwidth import BUSBW_FACTOR
 from atoll.simulator.calibration import Observation
 from atoll.simulator.communicator import Communicator, communicator
+from atoll.simulator.nccl_constants import NCCL_VERSION
 from atoll.simulator.nccl_environment import nccl_environment
 from atoll.topology.cluster import Cluster, Integers
 from atoll.topology.presets import PRESETS, preset
@@ -107,7 +108,7 @@ def observations(
             f"{run.source}: {'collective not known' if not run.collective else run.collective + ' is not modelled'}; "
             "say which it is with --collective"
         )
-    allowed = nccl_environment(environment, run.collective)
+    allowed = nccl_environment(environment, run.collective, run.nccl_version or NCCL_VERSION)
     return [
         Observation(comm, run.collective, float(row.size_bytes), time_s, allowed, row.dtype or "float")
         for row in run.rows

@@ -7,6 +7,7 @@ between commas, ``^`` in front for all but these; from 2.24 on also ``allreduce:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -35,7 +36,7 @@ _COLLECTIVES: Final = {
 
 
 class NcclEnvironment(msgspec.Struct, frozen=True):
-    """What the variables allow. ``algorithms`` and ``protocols`` are NCCL's names."""
+    """What the variables allow. ``algorithms`` and ``protocols`` are NCCL's names, ``version`` is NCCL's own."""
 
     algorithms: frozenset[str] = frozenset(constants.ALGORITHMS)
     protocols: frozenset[str] = frozenset(constants.PROTOCOLS)
@@ -45,11 +46,15 @@ class NcclEnvironment(msgspec.Struct, frozen=True):
     pat: bool = True
     max_channels: int = 32
     transport: Transport = Transport()
+    version: tuple[int, ...] = constants.VERSION
     notes: tuple[str, ...] = ()
 
 
-def nccl_environment(variables: Mapping[str, str] | None, collective: str) -> NcclEnvironment:
-    """What ``variables`` allow for one collective. Raises ``SpecError`` for a value that NCCL would not take."""
+def nccl_environment(
+    variables: Mapping[str, str] | None, collective: str, version: str = constants.NCCL_VERSION
+) -> NcclEnvironment:
+    """What ``variables`` allow for one collective. Raises ``SpecError`` for a value that NCCL would not take, or a
+    version that is none."""
     given = {name: text.strip() for name, text in (variables or {}).items()}
     notes = tuple(
         f"{name}={text} is not modelled"
@@ -71,8 +76,17 @@ def nccl_environment(variables: Mapping[str, str] | None, collective: str) -> Nc
             gpudirect=given.get("NCCL_NET_GDR_LEVEL", "").upper() not in ("0", "LOC"),
             pxn=_whole("NCCL_PXN_DISABLE", given.get("NCCL_PXN_DISABLE", "0"), 0) == 0,
         ),
+        version=nccl_version(version),
         notes=notes,
     )
+
+
+def nccl_version(text: str) -> tuple[int, ...]:
+    """The numbers of a version such as 2.27.3 or 2.26.2+cuda12.8."""
+    match = re.match(r"(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?(?![\d.])", text.strip())
+    if match is None:
+        raise SpecError(f"NCCL's version: expected numbers such as {constants.NCCL_VERSION}, got {text!r}")
+    return tuple(int(number) for number in match.groups() if number)
 
 
 def _whole(name: str, text: str, least: int) -> int:
