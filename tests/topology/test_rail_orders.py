@@ -35,7 +35,7 @@ def test_every_nic_is_used_by_one_channel(name: str) -> None:
     gpus = range(cluster.num_gpus)
     nics = nics_per_node(cluster, gpus)
     assert nics == len(cluster.node_type(0).nics)
-    orders = rail_orders(cluster, gpus, range(nics))
+    orders = rail_orders(cluster, gpus, nics)
     used = cables_used(cluster, orders)
     assert len(used) == 2 * 3 * nics  # out of and into every node
     assert set(used.values()) == {1}
@@ -48,13 +48,20 @@ def test_every_nic_is_used_by_one_channel(name: str) -> None:
 
 def test_more_channels_than_nics_share_them_evenly() -> None:
     cluster = preset("dgx-h100", 2)
-    used = cables_used(cluster, rail_orders(cluster, range(16), range(24)))
+    used = cables_used(cluster, rail_orders(cluster, range(16), 24))
     assert set(used.values()) == {3}
+
+
+def test_channels_that_turn_the_other_way_take_the_other_nics() -> None:
+    cluster = preset("dgx-h100", 2)
+    there = rail_orders(cluster, range(16), 4, width=2)
+    both = [way for order in there for way in (order, order[::-1])]
+    assert set(cables_used(cluster, both).values()) == {1}
 
 
 def test_a_rack_is_entered_at_many_trays() -> None:
     cluster = preset("gb200-nvl72", 2)
-    orders = rail_orders(cluster, range(cluster.num_gpus), range(32))
+    orders = rail_orders(cluster, range(cluster.num_gpus), 32)
     assert len(cables_used(cluster, orders)) == 2 * 2 * 32
 
 

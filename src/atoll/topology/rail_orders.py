@@ -3,8 +3,9 @@
 A ring in rank order enters every island at one GPU, so it uses one NIC of an island however many there are. NCCL runs a
 ring for each NIC: on channel c it enters the islands at another GPU, whose near NIC takes what comes from outside, and
 by PXN what leaves goes out over the same rail (NCCL, src/graph/search.cc; ``routes``). Here the ranks of an island keep
-their order and are **rotated** until that GPU is first. Each channel takes the GPU whose NIC has been entered by the
-fewest channels before, the GPU with the fewest among these, and the first of them.
+their order and are **rotated** until that GPU is first. Each order takes the GPU whose NIC has been entered least
+before, the GPU entered least among these, and the first of them. Where an algorithm has several channels of its own,
+the second of them goes the other way round and enters at the GPU before, and so on.
 """
 
 from __future__ import annotations
@@ -19,23 +20,33 @@ from atoll.topology.cluster import Cluster
 from atoll.topology.node_paths import node_paths
 from atoll.topology.routes import DEFAULT_TRANSPORT, Transport, find_routes
 
+_Nic = tuple[int, int]  # node and position
 
-def rail_orders(cluster: Cluster, gpus: Sequence[int], channels: Sequence[int]) -> list[list[int]]:
-    """For each of ``channels``, numbers as ``routes`` has them, the ranks in its order; rank r is on ``gpus[r]``."""
+
+def rail_orders(cluster: Cluster, gpus: Sequence[int], count: int, width: int = 1) -> list[list[int]]:
+    """``count`` orders of the ranks; rank r is on ``gpus[r]``. Order i is for channels ``i * width`` and on, ``width``
+    of them, numbers as ``routes`` has them."""
     islands: dict[int, list[int]] = {}
     for rank, island in enumerate(cluster.island_of_gpu(gpus).tolist()):
         islands.setdefault(island, []).append(rank)
-    orders: list[list[int]] = [[] for _ in channels]
+    orders: list[list[int]] = [[] for _ in range(count)]
     for ranks in islands.values():
-        nics, entered = Counter[tuple[int, int]](), Counter[int]()
+        nics, entered = Counter[_Nic](), Counter[int]()
         near = [_near_nics(cluster, gpus[rank]) for rank in ranks]
-        for order, channel in zip(orders, channels, strict=True):
-            chosen = [
-                (node, mine[(position + channel) % len(mine)] if mine else -1 - position)
-                for node, position, mine in near
-            ]
-            first = min(range(len(ranks)), key=lambda at: (nics[chosen[at]], entered[at], at))
-            nics[chosen[first]] += 1
+
+        def entrances(first: int, channel: int, near: list[tuple[int, int, tuple[int, ...]]] = near) -> list[_Nic]:
+            """The NICs by which the channels from ``channel`` on enter, with the ranks rotated to ``first``."""
+            found = []
+            for way in range(width):
+                node, position, mine = near[first - way]
+                found.append((node, mine[(position + channel + way) % len(mine)] if mine else -1 - position))
+            return found
+
+        for number, order in enumerate(orders):
+            channel = number * width
+            ways = [entrances(first, channel) for first in range(len(ranks))]
+            first = min(range(len(ranks)), key=lambda at: (sum(nics[nic] for nic in ways[at]), entered[at], at))
+            nics.update(ways[first])
             entered[first] += 1
             order += ranks[first:] + ranks[:first]
     return orders
