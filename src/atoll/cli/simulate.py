@@ -12,6 +12,7 @@ from atoll.units import parse_size
 
 if TYPE_CHECKING:
     from atoll.simulator.side_by_side import Candidate
+    from atoll.trace.events import Trace
 
 MAX_SIZES = 1000
 MAX_GPUS = 1024
@@ -39,11 +40,14 @@ MAX_GPUS = 1024
     "--without", "lost", multiple=True, metavar="NODE/NIC", help="A NIC that is gone: node1/nic2. Repeatable."
 )
 @click.option("--slow", multiple=True, metavar="PART=SHARE", help="A part at a share of its speed: node1/nic2=50%.")
+@click.option("--trace", "trace_file", metavar="FILE",
+              help="Write when each message was on its way, for ui.perfetto.dev.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON document with schema_version on stdout.")
 def command(
     collective: str, target: str, nodes: int | None, gpus: int | None, algorithms: str | None, channels: int | None,
     size_list: str | None, minbytes: str, maxbytes: str, stepfactor: int, datatype: str, segment: str | None, root: int,
-    variables: tuple[str, ...], lost: tuple[str, ...], slow: tuple[str, ...], as_json: bool,
+    variables: tuple[str, ...], lost: tuple[str, ...], slow: tuple[str, ...],
+    trace_file: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Play the schedules of COLLECTIVE over a cluster in virtual time. Nothing is run.
 
@@ -51,15 +55,19 @@ def command(
     atoll simulate all-reduce --cluster dgx-h100 --nodes 16 --size 1G --algorithm ring,tree,hierarchical,nccl
     atoll simulate all-reduce --cluster dgx-h100:4 --size 1G --slow node3/nic2=50%
     atoll simulate all-to-all --cluster gb200-nvl72 --gpus 16 -b 1M -e 64M --json
+    atoll simulate all-reduce --cluster dgx-h100:2 --size 16M --trace ring.json
 
     Transfers start when their data is there, pay the latency of their route, and share links by max-min fairness. Rank
     r is on GPU r; tree is double_binary_tree; hierarchical takes the cluster's islands. An algorithm that leaves NICs
     idle runs on as many channels as a node has NICs, each with the order of ranks rotated. Reductions take no time, and
     there is no software in between; nccl is what NCCL would do, as atoll predict has it.
 
-    The table has the columns of nccl-tests, and what the last byte waited for. Sizes are binary: 1M is 1 MiB.
+    The table has the columns of nccl-tests, and what the last byte waited for. In the file of --trace every rank is a
+    process and every direction of a connection a track, as in that of atoll bench --trace. Sizes are binary: 1M is
+    1 MiB.
     """
     from atoll.algorithms.catalog import default
+    from atoll.cli.bench import write_file
     from atoll.cli.calibrate import nccl_variables
     from atoll.cli.predict import changed_cluster
     from atoll.report.simulation_table import Shape, document, line, preamble
@@ -95,15 +103,25 @@ def command(
     shape = Shape(name, ranks, str(element), element.itemsize, root if rooted else -1)
     for note in loaded.notes:
         click.echo(f"note: {note}", err=True)
+    if trace_file is not None:
+        write_file("--trace", trace_file, b"", "ab")
+    traces: list[Trace] | None = None if trace_file is None else []
     if not as_json:
         click.echo("\n".join(preamble(shape, cluster.name, candidates)))
     results = []
     for size in sizes:
         for chosen in candidates:
-            found = play(cluster, chosen, size, segment_bytes=longest, dtype=datatype, environment=environment)
+            found = play(
+                cluster, chosen, size, segment_bytes=longest, dtype=datatype, environment=environment, traces=traces
+            )  # fmt: skip
             results.append(found)
             if not as_json:
                 click.echo(line(shape, found))
+    if trace_file is not None and traces:
+        from atoll.report.perfetto import perfetto
+        from atoll.trace.events import one_after_the_other
+
+        write_file("--trace", trace_file, perfetto(one_after_the_other(traces)), "wb")
     if as_json:
         import msgspec
 

@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 
 from atoll.runtime.program import LOCAL, Lane, Operation, Program
-from atoll.trace.events import TRANSFER_COLUMNS, Part, Trace, Transfers, join
+from atoll.trace.events import TRANSFER_COLUMNS, Part, Trace, Transfers, join, plain_columns
 
 if TYPE_CHECKING:
     from atoll.runtime.communicator import Communicator
@@ -130,10 +130,9 @@ def gather_trace(comm: Communicator, recorder: Recorder, host: Host) -> Trace | 
     Every rank, on its ``host``, gives the recorder of the same calls; ``SpecError`` at rank 0 where they did not.
     """
     calls = [
-        (part.name, part.size_bytes, part.start_s, part.end_s,
-         [getattr(part.transfers, name).astype(np.float64).tolist() for name in TRANSFER_COLUMNS])
+        (part.name, part.size_bytes, part.start_s, part.end_s, plain_columns(part.transfers))
         for part in recorder.parts(comm.rank)
-    ]  # fmt: skip
+    ]
     message = msgspec.msgpack.encode(_Said(host.name, host.boot_id, recorder.wall_offset_s, calls))
     sizes = comm.all_gather(np.array([len(message)], np.int64))
     padded = np.zeros(int(sizes.max()), np.uint8)

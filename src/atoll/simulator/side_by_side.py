@@ -25,13 +25,16 @@ from atoll.schedule.bus_bandwidth import busbw_factor
 from atoll.schedule.prove import ProvenSchedule, prove
 from atoll.schedule.table import Schedule
 from atoll.simulator.communicator import communicator
-from atoll.simulator.flow import Job, Outcome, simulate
+from atoll.simulator.flow import Outcome, simulate
+from atoll.simulator.job import Job
 from atoll.simulator.nccl import predict_for
 from atoll.simulator.nccl_environment import nccl_environment
+from atoll.simulator.timeline import timeline
 from atoll.topology.cluster import Cluster
 from atoll.topology.names import device_name, link_ends, link_name
 from atoll.topology.node_type import kind_of
 from atoll.topology.rail_orders import leaves_nics_idle, nics_per_node, rail_orders
+from atoll.trace.events import Trace
 
 NCCL = "nccl"
 NICKNAMES = {"tree": "double_binary_tree"}
@@ -126,9 +129,12 @@ def candidate(
 
 def play(
     cluster: Cluster, chosen: Candidate, size_bytes: int, *, segment_bytes: int | None = None, dtype: str = "float",
-    environment: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None, traces: list[Trace] | None = None,
 ) -> Result:  # fmt: skip
-    """One size; ``segment_bytes`` None: 512 KiB, or 1/128 of the size if that is more; ``environment`` is NCCL's."""
+    """One size; ``segment_bytes`` None: 512 KiB, or 1/128 of the size if that is more; ``environment`` is NCCL's.
+
+    What was played is added to ``traces``; NCCL is not played.
+    """
     factor = busbw_factor(chosen.collective, chosen.ranks)
     if chosen.proven is None:
         allowed = nccl_environment(environment, chosen.collective)
@@ -141,21 +147,17 @@ def play(
         choice = f"{told.algorithm} {told.protocol}, {told.channels} channels"
         return Result(NCCL, told.channels, size_bytes, told.time_s, told.algbw_bytes_per_s, told.busbw_bytes_per_s,
                       (told.time_s,) * chosen.ranks, waits, (), choice)  # fmt: skip
-    segment = segment_of(size_bytes, segment_bytes)
-    found = simulate([job(chosen, chosen.proven, size_bytes)], cluster, segment_bytes=segment)
+    name = NICKNAMES.get(chosen.name, chosen.name)
+    jobs = [Job(chosen.proven, tuple(range(chosen.ranks)), size_bytes, label=name)]
+    segment = segment_bytes if segment_bytes is not None else max(DEFAULT_SEGMENT_BYTES, size_bytes // _MOST_SEGMENTS)
+    found = simulate(jobs, cluster, segment_bytes=segment, row_times=traces is not None)
+    if traces is not None:
+        traces.append(timeline(jobs, found, cluster))
     algbw = size_bytes / found.finish_s if found.finish_s > 0 else 0.0
     return Result(
         chosen.name, chosen.channels, size_bytes, found.finish_s, algbw, algbw * factor,
         tuple(found.rank_finish_s[0].tolist()), _waits(cluster, found), _links(cluster, found),
     )  # fmt: skip
-
-
-def job(chosen: Candidate, proven: ProvenSchedule, size_bytes: float) -> Job:
-    return Job(proven, tuple(range(chosen.ranks)), size_bytes, label=chosen.name)
-
-
-def segment_of(size_bytes: int, segment_bytes: int | None) -> int:
-    return segment_bytes if segment_bytes is not None else max(DEFAULT_SEGMENT_BYTES, size_bytes // _MOST_SEGMENTS)
 
 
 def _links(cluster: Cluster, found: Outcome) -> tuple[LinkUse, ...]:

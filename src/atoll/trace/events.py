@@ -151,6 +151,55 @@ def _with_senders(transfers: Transfers) -> Transfers:
     return msgspec.structs.replace(transfers, start_s=start)
 
 
+def one_after_the_other(traces: Sequence[Trace]) -> Trace:
+    """Traces of the same ranks as one, in which each begins when the one before has ended on all ranks."""
+    calls, now = [], 0.0
+    for trace in traces:
+        end = now
+        for call in trace.collectives:
+            columns = [
+                getattr(call.transfers, name) + now if name in ("start_s", "end_s") else getattr(call.transfers, name)
+                for name in TRANSFER_COLUMNS
+            ]
+            later = Collective(
+                call.name, call.size_bytes, call.start_s + now, call.end_s + now, Transfers.of(columns)
+            )  # fmt: skip
+            end = max(end, float(later.end_s.max()))
+            calls.append(later)
+        now = end
+    return Trace(traces[0].source, traces[0].places, tuple(calls))
+
+
+class _Packed(msgspec.Struct):
+    source: str
+    places: list[str]
+    calls: list[tuple[str, float, list[float], list[float], list[list[float]]]]
+
+
+def pack(trace: Trace) -> bytes:
+    """As bytes, to be sent to another process."""
+    calls = [
+        (call.name, call.size_bytes, call.start_s.tolist(), call.end_s.tolist(), plain_columns(call.transfers))
+        for call in trace.collectives
+    ]
+    return msgspec.msgpack.encode(_Packed(trace.source, list(trace.places), calls))
+
+
+def unpack(packed: bytes) -> Trace:
+    """What ``pack`` has made. Raises ``msgspec.MsgspecError`` for anything else."""
+    said = msgspec.msgpack.decode(packed, type=_Packed)
+    calls = [
+        Collective(name, size, np.array(start), np.array(end), Transfers.of(columns))
+        for name, size, start, end, columns in said.calls
+    ]
+    return Trace(said.source, tuple(said.places), tuple(calls))
+
+
+def plain_columns(transfers: Transfers) -> list[list[float]]:
+    """Columns as lists of numbers, for ``Transfers.of``."""
+    return [getattr(transfers, name).astype(np.float64).tolist() for name in TRANSFER_COLUMNS]
+
+
 class Lane(NamedTuple):
     """One direction of one connection."""
 
