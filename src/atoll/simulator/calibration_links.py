@@ -16,7 +16,7 @@ import numpy as np
 
 from atoll.errors import SpecError
 from atoll.readers.bench_json import BenchRow
-from atoll.simulator.closed_form import closed_form
+from atoll.simulator.closed_form import ALGORITHMS, IN_SEGMENTS, closed_form
 from atoll.simulator.prediction import Spread, spreads_by_band
 from atoll.topology.cluster import Cluster, Floats, NodeGroup
 from atoll.topology.fabric import Fabric
@@ -44,6 +44,9 @@ def calibrate_links(cluster: Cluster, rows: Sequence[BenchRow], source: str) -> 
     left_out: dict[str, None] = {}
     for row in rows:
         if row.size_bytes <= 0:
+            continue
+        if row.algorithm in ALGORITHMS and row.algorithm not in IN_SEGMENTS:
+            left_out[f"{row.algorithm}: its closed form moves messages whole, the runtime in segments"] = None
             continue
         try:
             form = closed_form(cluster, row.collective, row.algorithm, row.size_bytes, row.ranks)
