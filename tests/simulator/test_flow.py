@@ -85,6 +85,8 @@ def test_two_jobs_share_a_link_and_a_late_one_waits_for_its_start() -> None:
     assert both.job_finish_s == pytest.approx((2 * SIZE / 90e6,) * 2)
     late = simulate([Job(one, (0, 1), SIZE), Job(one, (0, 2), SIZE, start_s=1.0)], on, transport=OWN_NIC)
     assert late.job_finish_s == pytest.approx((SIZE / 90e6, 1 + SIZE / 90e6))
+    whole = simulate([Job(one, (0, 1), SIZE, start_s=0)], on, transport=OWN_NIC)
+    assert whole.rank_finish_s[0].tolist() == [0, whole.finish_s], "times are no integers, whatever the start is"
 
 
 def test_the_critical_path_is_the_slow_link() -> None:

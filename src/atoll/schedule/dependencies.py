@@ -56,9 +56,9 @@ class Dependencies(msgspec.Struct, frozen=True, eq=False):
         return len(self.before)
 
 
-def derive(proven: ProvenSchedule, rank: int | None = None) -> Dependencies:
-    """All edges of the schedule, or those at one rank."""
-    events = _events(proven, rank)
+def derive(proven: ProvenSchedule, rank: int | range | None = None) -> Dependencies:
+    """All edges of the schedule, or those at one rank, or at the ranks of a range without gaps."""
+    events = _events(proven, rank if rank is None or isinstance(rank, range) else range(rank, rank + 1))
     count = len(events.row)
     if count == 0:
         empty = np.zeros(0, dtype=np.int64)
@@ -94,9 +94,9 @@ class _Events(NamedTuple):
     shortness: IntArray  # of two chunks the one with the greater shortness is never longer, whatever the length
 
 
-def _events(proven: ProvenSchedule, rank: int | None) -> _Events:
+def _events(proven: ProvenSchedule, ranks: range | None) -> _Events:
     schedule, terms = proven.schedule, proven.contract
-    rows = schedule.columns() if rank is None else schedule.rows_of(rank)
+    rows = schedule.columns() if ranks is None else schedule.rows_of(ranks)
     chunks, place = expand(rows)
     memory = np.asarray(schedule.header.memory_chunks, dtype=np.int64)
     base = np.cumsum(memory) - memory
@@ -123,8 +123,8 @@ def _events(proven: ProvenSchedule, rank: int | None) -> _Events:
     row = all_of(chunks.row, chunks.row, chunks.row)
     when = all_of(chunks.step, chunks.step, chunks.step) * 2 + writes
     order = _order(position, when, all_of(chunks.src, chunks.src, chunks.src), row)
-    if rank is not None:
-        order = order[owner[order] == rank]
+    if ranks is not None:
+        order = order[(owner[order] >= ranks.start) & (owner[order] < ranks.stop)]
     return _Events(
         position=position[order],
         owner=owner[order],
