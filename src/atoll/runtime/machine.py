@@ -26,7 +26,7 @@ Marks of reductions move by whole elements. All memory is given by the caller; t
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -55,6 +55,17 @@ class _Cursor:
         self.posted = 0
         self.staging: memoryview | None = None
         self.staged: npt.NDArray[Any] | None = None
+
+
+class Unfinished(NamedTuple):
+    """Where a lane is: the step of a block that it is in, the chunk that it moves there, -1 for a token, and the bytes
+    that are left to it in all steps."""
+
+    lane: Lane
+    block: int
+    step: int
+    chunk: int
+    num_bytes: int
 
 
 class Machine:
@@ -296,14 +307,17 @@ class Machine:
         """A number that grows with every byte moved."""
         return sum(self._marks)
 
-    def unfinished(self) -> list[tuple[Lane, int, int]]:
-        """For a story: lanes with work left, the step they are in, and the bytes they have still to move."""
+    def unfinished(self) -> list[Unfinished]:
+        """For a story: lanes with work left, and where they are."""
+        program = self.program
         left = []
         for cursor in self._cursors:
             rest = cursor.operations[cursor.at :]  # looked at once: another thread may ask while this one moves
             if rest:
                 missing = sum(operation.num_bytes - self._marks[operation.number] for operation in rest)
-                left.append((cursor.lane, rest[0].step, missing))
+                block, step = divmod(rest[0].step, program.num_steps)
+                is_token = rest[0].number >= program.payload_operations
+                left.append(Unfinished(cursor.lane, block, step, -1 if is_token else rest[0].chunk, missing))
         return left
 
     def _limit(self, operation: Operation) -> int:
