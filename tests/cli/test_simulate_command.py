@@ -93,6 +93,7 @@ def test_sizes_are_swept() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [(["--gpus", "17"], "expected 2 to 16 ranks"), (["--algorithm", "rng"], "did you mean 'ring'"),
+     (["--algorithm", "nccl", "--trace", "x.json"], "predicted, not played"),
      (["--nodes", "129"], "plays 1024 ranks at most"),
      (["--size", "0"], "at least 1 byte"), (["--segment", "0"], "segment_bytes: expected more than 0")],
 )  # fmt: skip

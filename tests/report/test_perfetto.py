@@ -139,6 +139,13 @@ def test_more_than_a_viewer_opens_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         perfetto.perfetto(simulated(2, 16, 8))
 
 
+def test_too_long_a_simulation_is_refused_before_it_is_played(tmp_path: Path) -> None:
+    asked = ["simulate", "all-reduce", "--cluster", "dgx-h100:32", "--trace", str(tmp_path / "file.json"), "-f", "2"]
+    with pytest.raises(SpecError, match="more than the 1000000 that a viewer opens"):
+        CliRunner().invoke(main, [*asked, "--channels", "1"], catch_exceptions=False)
+    assert not (tmp_path / "file.json").exists()
+
+
 @pytest.mark.parametrize("command", [["bench", "all-reduce"], ["simulate", "all-reduce", "--cluster", "dgx-h100:1"]])
 def test_a_file_that_cannot_be_written_is_named_before_anything_runs(command: list[str], tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="--trace: cannot write"):

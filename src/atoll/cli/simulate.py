@@ -70,6 +70,7 @@ def command(
     from atoll.cli.bench import write_file
     from atoll.cli.calibrate import nccl_variables
     from atoll.cli.predict import changed_cluster
+    from atoll.report.perfetto import check_count, perfetto
     from atoll.report.simulation_table import Shape, document, line, preamble
     from atoll.runtime.benchmark import dtype_named
     from atoll.schedule.bus_bandwidth import BUSBW_FACTOR
@@ -104,6 +105,9 @@ def command(
     for note in loaded.notes:
         click.echo(f"note: {note}", err=True)
     if trace_file is not None:
+        if not any(one.proven is not None for one in candidates):
+            raise SpecError("--trace: nccl is predicted, not played: expected another algorithm, too")
+        check_count(2 * len(sizes) * sum(len(one.proven.schedule) for one in candidates if one.proven is not None))
         write_file("--trace", trace_file, b"", "ab")
     traces: list[Trace] | None = None if trace_file is None else []
     if not as_json:
@@ -118,7 +122,6 @@ def command(
             if not as_json:
                 click.echo(line(shape, found))
     if trace_file is not None and traces:
-        from atoll.report.perfetto import perfetto
         from atoll.trace.events import one_after_the_other
 
         write_file("--trace", trace_file, perfetto(one_after_the_other(traces)), "wb")

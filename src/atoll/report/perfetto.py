@@ -25,18 +25,22 @@ MAX_TRANSFERS = 1_000_000  # about 250 MB of JSON; the viewers do not take much 
 
 def perfetto(trace: Trace) -> bytes:
     """The file. Raises ``SpecError`` for a trace that no viewer would open."""
-    count = sum(len(call.transfers) for call in trace.collectives)
-    if count > MAX_TRANSFERS:
-        raise SpecError(
-            f"trace: {count} transfers are more than the {MAX_TRANSFERS} that a viewer opens; give fewer ranks, sizes, "
-            f"algorithms or channels"
-        )
+    check_count(sum(len(call.transfers) for call in trace.collectives))
     document = {
         "traceEvents": _events(trace),
         "displayTimeUnit": "ns",
         "otherData": {"source": trace.source, "producer": f"atoll {__version__}"},
     }
     return msgspec.json.encode(document)
+
+
+def check_count(transfers: int) -> None:
+    """``SpecError`` for more than a viewer opens; to be known before they are made."""
+    if transfers > MAX_TRANSFERS:
+        raise SpecError(
+            f"--trace: {transfers} transfers are more than the {MAX_TRANSFERS} that a viewer opens; give fewer ranks, "
+            f"sizes, algorithms or channels"
+        )
 
 
 def _events(trace: Trace) -> list[dict[str, Any]]:

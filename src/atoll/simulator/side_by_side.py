@@ -146,7 +146,7 @@ def play(
         )
         choice = f"{told.algorithm} {told.protocol}, {told.channels} channels"
         return Result(NCCL, told.channels, size_bytes, told.time_s, told.algbw_bytes_per_s, told.busbw_bytes_per_s,
-                      (told.time_s,) * chosen.ranks, waits, (), choice)  # fmt: skip
+                      (), waits, (), choice)  # fmt: skip
     name = NICKNAMES.get(chosen.name, chosen.name)
     jobs = [Job(chosen.proven, tuple(range(chosen.ranks)), size_bytes, label=name)]
     segment = segment_bytes if segment_bytes is not None else max(DEFAULT_SEGMENT_BYTES, size_bytes // _MOST_SEGMENTS)
