@@ -68,7 +68,7 @@ def command(
     loaded = load_cluster(target, nodes=nodes)
     cluster = changed_cluster(loaded.cluster, lost, slow)
     environment = nccl_variables(variables)
-    calibration = None if stored is None else _calibration(stored)
+    calibration = None if stored is None else stored_calibration(stored)
     sizes = swept_sizes(size_list, minbytes, maxbytes, stepfactor)
     known = version or NCCL_VERSION
     found = [
@@ -117,7 +117,8 @@ def changed_cluster(cluster: Cluster, lost: tuple[str, ...], slow: tuple[str, ..
     return cluster
 
 
-def _calibration(path: str) -> Calibration:
+def stored_calibration(path: str) -> Calibration:
+    """What ``atoll calibrate`` stored. Raises ``SpecError`` for what cannot be read."""
     from atoll.simulator.calibration_file import MAX_BYTES, read_calibration
 
     try:
