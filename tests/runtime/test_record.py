@@ -8,6 +8,7 @@ from ranks import run_ranks
 
 from atoll.algorithms.catalog import build
 from atoll.errors import SpecError
+from atoll.runtime import lean
 from atoll.runtime.communicator import Communicator
 from atoll.runtime.program import compile_program
 from atoll.runtime.record import Recorder
@@ -36,7 +37,11 @@ def messages(name: str, num_bytes: int) -> dict[Key, int]:
     return keys
 
 
-def recorded(comm: Communicator, name: str, length: int, out_of_place: bool) -> Any:
+def recorded(comm: Communicator, cases: list[tuple[str, int, bool]]) -> list[Any]:
+    return [one_recorded(comm, *case) for case in cases]
+
+
+def one_recorded(comm: Communicator, name: str, length: int, out_of_place: bool) -> Any:
     array = np.ones(length, np.float32)
     comm.all_reduce(array, algorithm=name)  # not recorded
     comm.record()
@@ -60,14 +65,18 @@ def rebuilt(said: Any) -> Trace:
 
 
 @pytest.mark.parametrize(
-    ("transport", "name", "length", "out_of_place"),
-    [("tcp", "ring", 48, True), ("tcp", "double_binary_tree", 60_000, True), ("shm", "ring", 300_000, False),
-     ("shm", "hierarchical", 48_000, True)],
+    ("transport", "cases"),
+    [("tcp", [("ring", 48, True), ("double_binary_tree", 60_000, True)]),
+     ("shm", [("ring", 300_000, False), ("hierarchical", 48_000, True)])],
 )  # fmt: skip
-def test_ranks_record_the_messages_of_the_schedule(transport: str, name: str, length: int, out_of_place: bool) -> None:
-    said, *others = run_ranks(RANKS, recorded, name, length, out_of_place, transport=transport)
-    assert others == [None] * (RANKS - 1)
-    trace = rebuilt(said)
+def test_ranks_record_the_messages_of_the_schedule(transport: str, cases: list[tuple[str, int, bool]]) -> None:
+    first, *others = run_ranks(RANKS, recorded, cases, transport=transport)
+    assert others == [[None] * len(cases)] * (RANKS - 1)
+    for (name, length, _), said in zip(cases, first, strict=True):
+        check_recorded(rebuilt(said), name, length)
+
+
+def check_recorded(trace: Trace, name: str, length: int) -> None:
     assert trace.source == "a real run"
     expected = messages(name, 4 * length)
     assert len(trace.collectives) == 2
@@ -90,6 +99,32 @@ def test_ranks_record_the_messages_of_the_schedule(transport: str, name: str, le
     assert (first.end_s <= second.start_s).all()
     assert all(len(spans) == 2 for _, spans in lanes(trace))
     assert sum(len(span.rows) for _, spans in lanes(trace) for span in spans) == 2 * len(expected)
+
+
+def lines_run(comm: Communicator) -> list[int]:
+    """How many calls went the straight way: before, while and after they are recorded."""
+    run, counts = lean.BoundLine.run, [0]
+
+    def counted(*args: Any) -> Any:
+        counts[0] += 1
+        return run(*args)
+
+    lean.BoundLine.run = counted  # type: ignore[method-assign]
+    seen = []
+    for recording in (False, True, False):
+        comm.all_reduce(np.ones(4), algorithm="ring")  # once for its connections
+        if recording:
+            comm.record()
+        counts[0] = 0
+        comm.all_reduce(np.ones(4), algorithm="ring")
+        seen.append(counts[0])
+        if recording:
+            comm.trace()
+    return seen
+
+
+def test_a_call_that_is_not_recorded_goes_the_straight_way() -> None:
+    assert run_ranks(2, lines_run, transport="shm") == [[1, 0, 1]] * 2
 
 
 def untraced(comm: Communicator) -> Any:
