@@ -8,7 +8,6 @@ Simple. Nothing here was fitted to a measurement of Atoll's accuracy page.
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 import msgspec
@@ -173,7 +172,19 @@ all-reduce of 8 B200 and 8 H200 that NVIDIA/nccl issue 1940 reports."""
 
 def gpu_facts(name: str) -> GpuFacts | None:
     """The facts of a GPU by its printed name; ``None`` for one that is not known."""
-    return next((gpu for gpu in GPUS if re.search(rf"(?<![A-Za-z0-9]){gpu.name}(?![0-9])", name, re.IGNORECASE)), None)
+    text = name.upper()
+    return next((gpu for gpu in GPUS if _names(text, gpu.name)), None)
+
+
+def _names(text: str, gpu: str) -> bool:
+    """Whether a GPU's name stands in a text as a word, which letters may follow, but no digit (A10 is in no A100)."""
+    at = text.find(gpu)
+    while at >= 0:
+        end = at + len(gpu)
+        if not (text[at - 1 : at].isalnum() or text[end : end + 1].isdigit()):
+            return True
+        at = text.find(gpu, at + 1)
+    return False
 
 
 def latency_factor(gpu: GpuFacts) -> float:
