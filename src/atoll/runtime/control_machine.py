@@ -311,6 +311,10 @@ class ControlMachine:
         """The others may be ahead of us in making a communicator; of one that is closed here they have been told."""
         if communicator_id not in self._closed:
             self._unclaimed.append((peer, message))
+            if isinstance(message, Draft) and message.author == peer:
+                # An author does not wait for a program that has yet to learn of its communicator.
+                absent = Report(communicator_id, message.report.sequence, Standing.NOT_YET)
+                self._instructions.append(Send(peer, Draft(communicator_id, peer, absent)))
 
     def _hear(self, communicator: OpenCommunicator, inquiry: Inquiry, peer: int, report: Report, now: float) -> None:
         known = inquiry.reports.get(peer)
