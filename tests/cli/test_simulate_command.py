@@ -69,6 +69,7 @@ def test_nccl_is_what_predict_says() -> None:
     simulated = json.loads(CliRunner().invoke(main, ["simulate", *asked, "--algorithm", "nccl"]).stdout)["results"][0]
     assert simulated["time_s"] == predicted["time_s"]
     assert simulated["busbw_bytes_per_s"] == predicted["busbw_bytes_per_s"]
+    assert simulated["interval_s"] == predicted["interval"]
     assert simulated["choice"] == f"Ring {predicted['protocol']}, {predicted['channels']} channels"
     assert sum(wait["share"] for wait in simulated["critical_path"]) == pytest.approx(1)
 

@@ -62,14 +62,17 @@ def line(shape: Shape, result: Result) -> str:
 
 
 def words(result: Result) -> str:
-    """``96 % waits for node3/nic2 (5.2 ms), 4 % for latency``."""
+    """``96 % waits for node3/nic2 (5.2 ms), 4 % for latency``; of NCCL its choice and the interval come first."""
     shown = [wait for at, wait in enumerate(result.critical_path) if at == 0 or (at < 3 and wait.share >= _SHOWN)]
     if not shown:
         return "nothing to wait for"
     first, *others = shown
     text = f"{first.share:.0%} waits for {_part(first)} ({format_duration(first.time_s)})"
     text += "".join(f", {wait.share:.0%} for {_part(wait)}" for wait in others)
-    return f"{result.choice}; {text}" if result.choice else text
+    if result.interval_s is None:
+        return text
+    low, high = (format_duration(end) for end in result.interval_s)
+    return f"{result.choice}, {low} to {high}; {text}"
 
 
 def _part(wait: Wait) -> str:

@@ -75,7 +75,10 @@ class LinkUse(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """One candidate at one size. Waits and links, longest and busiest first; of NCCL there is only what bounds it."""
+    """One candidate at one size. Waits and links, longest and busiest first; of NCCL there is only what bounds it.
+
+    ``choice`` is NCCL's, and ``interval_s`` how far off such predictions have been.
+    """
 
     algorithm: str
     channels: int
@@ -87,6 +90,7 @@ class Result(msgspec.Struct, frozen=True):
     critical_path: tuple[Wait, ...]
     links: tuple[LinkUse, ...]
     choice: str = ""
+    interval_s: tuple[float, float] | None = None
 
 
 def candidate(
@@ -146,7 +150,7 @@ def play(
         )
         choice = f"{told.algorithm} {told.protocol}, {told.channels} channels"
         return Result(NCCL, told.channels, size_bytes, told.time_s, told.algbw_bytes_per_s, told.busbw_bytes_per_s,
-                      (), waits, (), choice)  # fmt: skip
+                      (), waits, (), choice, told.interval)  # fmt: skip
     name = NICKNAMES.get(chosen.name, chosen.name)
     jobs = [Job(chosen.proven, tuple(range(chosen.ranks)), size_bytes, label=name)]
     segment = segment_bytes if segment_bytes is not None else max(DEFAULT_SEGMENT_BYTES, size_bytes // _MOST_SEGMENTS)
