@@ -6,8 +6,9 @@ is the lowest number of the chunks in it. A **lane** is one direction of one con
 its transfers come one after the other. A **collective** spans its transfers on each rank. Local moves are no transfers.
 
 A transfer *starts* when its first byte could go: what it depends on is there and its lane is free. It *ends* when its
-last byte is there (receives) or out of the sender's hands (sends). The wait for a full link is inside, the wait for
-data is not. Times are seconds from the earliest start in the trace.
+last byte is there (receives) or out of the sender's hands (sends). So the wait for its first byte is outside, and inside
+are latency, the wait for a full link, and the rest of its data, which may come no faster than it goes. Times are seconds
+from the earliest start in the trace.
 
 Transfers are held as columns. Who made them does not show, so that a simulated trace and a real one of the same
 schedule have the same keys, and can be laid over each other.
