@@ -63,6 +63,17 @@ def test_the_table_has_the_columns_of_nccl_tests() -> None:
     assert [(row["count"], row["redop"]) for row in json.loads(outcome.stdout)["results"]] == [(1 << 20, "none")]
 
 
+def test_the_busiest_links_are_listed() -> None:
+    lines = said("--size", "4M", "--algorithm", "ring,nccl", "--channels", "1", "--links", "2").splitlines()[-4:]
+    assert (
+        lines[0] == "# ring at 4 MiB: the 2 busiest of 44 links in use"
+    )  # 14 + 2 by NVLink, 6 by PCIe and cable in each node
+    links = [line.split(maxsplit=4) for line in lines[1:3]]
+    assert [link[2:4] for link in links] == [["7.5", "MiB"]] * 2
+    assert all("leaf" in link[4] or "nic" in link[4] for link in links)
+    assert lines[3] == "# nccl at 4 MiB: links are not told apart"
+
+
 def test_nccl_is_what_predict_says() -> None:
     asked = ["all-reduce", "--cluster", "dgx-h100:4", "--size", "64M", "--json", "-x", "NCCL_ALGO=Ring"]
     predicted = json.loads(CliRunner().invoke(main, ["predict", *asked]).stdout)["predictions"][0]

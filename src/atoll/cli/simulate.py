@@ -40,6 +40,7 @@ MAX_GPUS = 1024
     "--without", "lost", multiple=True, metavar="NODE/NIC", help="A NIC that is gone: node1/nic2. Repeatable."
 )
 @click.option("--slow", multiple=True, metavar="PART=SHARE", help="A part at a share of its speed: node1/nic2=50%.")
+@click.option("--links", type=click.IntRange(1), metavar="N", help="Show the N busiest links of each, too.")
 @click.option("--trace", "trace_file", metavar="FILE",
               help="Write when each message was on its way, for ui.perfetto.dev.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON document with schema_version on stdout.")
@@ -47,7 +48,7 @@ def command(
     collective: str, target: str, nodes: int | None, gpus: int | None, algorithms: str | None, channels: int | None,
     size_list: str | None, minbytes: str, maxbytes: str, stepfactor: int, datatype: str, segment: str | None, root: int,
     variables: tuple[str, ...], lost: tuple[str, ...], slow: tuple[str, ...],
-    trace_file: str | None, as_json: bool,
+    links: int | None, trace_file: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Play the schedules of COLLECTIVE over a cluster in virtual time. Nothing is run.
 
@@ -71,7 +72,7 @@ def command(
     from atoll.cli.calibrate import nccl_variables
     from atoll.cli.predict import changed_cluster
     from atoll.report.perfetto import check_count, perfetto
-    from atoll.report.simulation_table import Shape, document, line, preamble
+    from atoll.report.simulation_table import Shape, document, line, link_lines, preamble
     from atoll.runtime.benchmark import dtype_named
     from atoll.schedule.bus_bandwidth import BUSBW_FACTOR
     from atoll.schedule.contract import COLLECTIVES
@@ -121,6 +122,8 @@ def command(
             results.append(found)
             if not as_json:
                 click.echo(line(shape, found))
+    if links is not None and not as_json:
+        click.echo("\n".join(text for found in results for text in link_lines(found, links)))
     if trace_file is not None and traces:
         from atoll.trace.events import one_after_the_other
 

@@ -14,7 +14,7 @@ from atoll.report.nccl_table import TYPE_NAMES, numbers, what
 from atoll.schedule.bus_bandwidth import busbw_factor
 from atoll.schedule.contract import COLLECTIVES
 from atoll.simulator.side_by_side import Candidate, Result, Wait
-from atoll.units import format_duration
+from atoll.units import format_duration, format_size
 
 SCHEMA_VERSION = 1
 HEADER = (
@@ -78,6 +78,16 @@ def words(result: Result) -> str:
 def _part(wait: Wait) -> str:
     name = _NAMES.get(wait.waits_for, wait.waits_for)
     return f"{name}, like {wait.alike} more" if wait.alike else name
+
+
+def link_lines(result: Result, most: int) -> list[str]:
+    """The busiest links of one result: what each carried, and that over what it could have carried in the time."""
+    size = format_size(result.size_bytes)
+    if not result.links:
+        return [f"# {result.algorithm} at {size}: links are not told apart"]
+    shown = result.links[:most]
+    lines = [f"# {result.algorithm} at {size}: the {len(shown)} busiest of {len(result.links)} links in use"]
+    return lines + [f"# {one.use:>6.1%}  {format_size(one.bytes):>10}  {one.link}" for one in shown]
 
 
 def document(shape: Shape, cluster: str, candidates: Sequence[Candidate], results: Sequence[Result]) -> dict[str, Any]:
