@@ -22,6 +22,7 @@ from atoll.errors import SpecError
 from atoll.schedule.contract import IntArray
 from atoll.schedule.dependencies import APPLY, READ, derive
 from atoll.schedule.prove import ProvenSchedule
+from atoll.schedule.sorting import order_by
 from atoll.simulator.job import Job
 from atoll.topology.cluster import Cluster, Floats, Integers
 from atoll.topology.routes import Routes, Transport, find_routes
@@ -31,7 +32,7 @@ Bools = NDArray[np.bool_]
 
 MAX_PIECES: Final = 20_000_000
 _NEAR: Final = 1e-9
-_ROWS_AT_A_TIME: Final = 1 << 18
+_CHUNKS_AT_A_TIME: Final = 1 << 18
 
 
 class Pieces(msgspec.Struct, frozen=True, eq=False):
@@ -117,7 +118,7 @@ def cut(
         size=joined((part.size for part in parts), np.float64),
         lane=joined((part.lane + np.int32(at) for part, at in zip(parts, lanes, strict=False)), np.int32),
         pays=joined((part.pays for part in parts), np.bool_),
-        needs=needs, following=following, first=first, after=after[np.argsort(before, kind="stable")],
+        needs=needs, following=following, first=first, after=after[order_by(before)],
         first_piece=np.append(
             joined((part.first_piece[:-1] + at for part, at in zip(parts, pieces, strict=False)), np.int64), count
         ),
@@ -146,9 +147,8 @@ def _cut_one(proven: ProvenSchedule, size_bytes: float, segment_bytes: float | N
     _check_room(room - count)
     first_piece = np.concatenate(([0], np.cumsum(cuts)))
     first = first_piece[:-1]
-    pairs, lane = _lanes(proven)
-    # Rows lane by lane, in order; which of them are of one lane with the next, and which of one message.
-    order = np.argsort(lane, kind="stable")
+    pairs, lane, order = _lanes(proven)
+    # Which rows are of one lane with the next, and which of one message.
     earlier, later = order[:-1], order[1:]
     same = lane[earlier] == lane[later]
     opens = np.ones(len(step), dtype=bool)
@@ -162,7 +162,7 @@ def _cut_one(proven: ProvenSchedule, size_bytes: float, segment_bytes: float | N
     none = np.zeros(0, dtype=np.int32)
     return _Cut(
         size=np.repeat(row_bytes / cuts, cuts),
-        lane=np.repeat(lane, cuts).astype(np.int32),
+        lane=np.repeat(lane, cuts),
         pays=pays,
         following=following,
         before=np.concatenate([none, *(before for before, _ in edges)]),
@@ -172,24 +172,27 @@ def _cut_one(proven: ProvenSchedule, size_bytes: float, segment_bytes: float | N
     )
 
 
-def _lanes(proven: ProvenSchedule) -> tuple[Integers, IntArray]:
-    """Source, target and channel of each lane, and the lane of each row."""
+def _lanes(proven: ProvenSchedule) -> tuple[Integers, Numbers, IntArray]:
+    """Source, target and channel of each lane; the lane of each row; the rows lane by lane, in order."""
     table = proven.schedule
     ranks, channel = table.header.world_size, table.column("channel")
     channels = int(channel.max(initial=0)) + 1
     key = (table.column("src") * ranks + table.column("dst")) * channels + channel
-    kinds, lane = np.unique(key, return_inverse=True)
+    order = order_by(key)
+    opens = np.diff(key[order], prepend=-1) > 0
+    kinds = key[order][opens]
+    lane = np.empty(len(key), dtype=np.int32)
+    lane[order] = np.cumsum(opens) - 1
     pair, on = np.divmod(kinds, channels)
-    narrow = np.uint16 if len(kinds) <= 1 << 16 else np.int32  # the narrow ones are sorted much faster
-    return np.stack((pair // ranks, pair % ranks, on), axis=1), lane.astype(narrow)
+    return np.stack((pair // ranks, pair % ranks, on), axis=1), lane, order
 
 
 def _edges(
-    proven: ProvenSchedule, step: IntArray, chunks: IntArray, cuts: IntArray, first: IntArray, lane: IntArray
+    proven: ProvenSchedule, step: IntArray, chunks: IntArray, cuts: IntArray, first: IntArray, lane: Numbers
 ) -> Iterator[tuple[Numbers, Numbers]]:
     """Pairs of pieces of different lanes, before and after, for some ranks at a time. Lengths are in chunks."""
     ranks = proven.schedule.header.world_size
-    batch = max(1, ranks * _ROWS_AT_A_TIME // max(1, len(step)))
+    batch = max(1, ranks * _CHUNKS_AT_A_TIME // max(1, int(chunks.sum())))
     for low_rank in range(0, ranks, batch):
         found = derive(proven, range(low_rank, min(low_rank + batch, ranks)))
         room = (found.before_side == READ) & (found.after_side == APPLY) & (step[found.before] == step[found.after])
