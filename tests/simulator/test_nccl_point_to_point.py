@@ -54,6 +54,7 @@ def test_ll_until_sixteen_kibibytes_a_part_and_how_parts_were_counted_before() -
 def test_versions_are_read_and_what_is_none_is_refused() -> None:
     assert nccl_environment(None, "all_reduce", "2.26.2+cuda12.8").version == (2, 26, 2)
     assert nccl_environment(None, "all_reduce", "2.8").version == (2, 8)
+    assert nccl_environment(None, "all_reduce", "v2.28.3-1").version == (2, 28, 3)
     for text in ("", "new", "2", "2.x"):
         with pytest.raises(SpecError, match="NCCL's version"):
             nccl_environment(None, "all_reduce", text)

@@ -82,8 +82,8 @@ def nccl_environment(
 
 
 def nccl_version(text: str) -> tuple[int, ...]:
-    """The numbers of a version such as 2.27.3 or 2.26.2+cuda12.8."""
-    match = re.match(r"(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?(?![\d.])", text.strip())
+    """The numbers of a version such as 2.27.3, v2.28.3-1 or 2.26.2+cuda12.8."""
+    match = re.match(r"v?(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?(?![\d.])", text.strip())
     if match is None:
         raise SpecError(f"NCCL's version: expected numbers such as {constants.NCCL_VERSION}, got {text!r}")
     return tuple(int(number) for number in match.groups() if number)
