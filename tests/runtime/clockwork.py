@@ -28,13 +28,15 @@ def all_reduce(sequence: int = 0) -> CallDescriptor:
 class Clockwork:
     """``evidence``: all ranks are on one host, whose kernel knows which of them are stopped."""
 
-    def __init__(self, world_size: int, seed: int = 0, evidence: bool = False) -> None:
+    def __init__(
+        self, world_size: int, seed: int = 0, evidence: bool = False, heartbeat_s: float = HEARTBEAT_S
+    ) -> None:
         self.size = world_size
         self.rng = random.Random(seed)
         self.now = 100.0
         self.evidence = evidence
         names = [f"pid {100 + rank} on node{rank}" for rank in range(world_size)]
-        self.machines = [ControlMachine(rank, names, HEARTBEAT_S) for rank in range(world_size)]
+        self.machines = [ControlMachine(rank, names, heartbeat_s) for rank in range(world_size)]
         self.ledgers = [CallLedger(0, tuple(range(world_size))) for _ in range(world_size)]
         self.links: dict[tuple[int, int], deque[tuple[float, ControlMessage]]] = {}
         self.parted: set[tuple[int, int]] = set()

@@ -8,6 +8,7 @@ An event is (seconds from the beginning, what, ranks):
 ``cut``      nothing gets from them to the others or back, while they reach each other; ``mend``: it does again
 ``depart``   they close communicator 0, having done with it
 ``propose``  they come to agreement 1 of communicator 0, with their number as one bit less than all
+``expire``   the deadline of their call has passed
 ``expel``    they do not wait any longer for those who have not come to it
 
 So a run of chaos that went wrong becomes a list of a few lines.
@@ -54,6 +55,8 @@ def act(world: Clockwork, what: str, rank: int) -> None:
         world.kill(rank)
     elif what == "close":
         world.close(rank)
+    elif what == "expire":
+        world.do(rank, machine.timed_out(0, 0, 5.0, ((rank - 1) % world.size,), "", world.now))
     elif what == "depart":
         world.do(rank, machine.unregister(0))
     elif what == "propose":

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from replay import Event, check_safety, decisions, going_on, play
 
-from atoll.errors import PeerLost
+from atoll.errors import CollectiveTimeout, PeerLost
 from atoll.runtime.control_machine import ANSWER_S
 from atoll.runtime.ledger import CallLedger
 
@@ -49,6 +49,25 @@ def test_a_verdict_does_not_wait_for_a_program_that_is_still_making_the_communic
     assert [ledgers[rank].failure is not None for rank in (0, 1)] == [True, True]
     world.do(2, world.machines[2].register(ledgers[2], world.now))
     assert str(ledgers[2].failure) == str(ledgers[0].failure) == str(ledgers[1].failure), "the same, as soon as it is"
+
+
+def test_at_a_deadline_who_is_slow_to_answer_is_no_culprit() -> None:
+    """Rank 2 never came; rank 1 has come, and gets no processor for a while."""
+    world = Clockwork(4, heartbeat_s=5.0)
+    log = [(0, "enter", (0, 1, 3)), (1.0, "late", [1]), (1.01, "expire", (0, 3)), (1.0 + 1.8 * ANSWER_S, "go", [1])]
+    play(world, log, 4.0)
+    error = world.one_failure(range(4))
+    assert isinstance(error, CollectiveTimeout)
+    assert error.culprits == (2,)
+
+
+def test_at_a_deadline_who_is_stopped_is_not_waited_for_long() -> None:
+    world = Clockwork(4)
+    play(world, [(0, "enter", (0, 1, 3)), (1.0, "stop", [1]), (1.01, "expire", (0, 3))], 2.0)
+    error = world.one_failure((0, 2, 3))
+    assert isinstance(error, CollectiveTimeout)
+    assert error.culprits == (1, 2)
+    assert max(world.failed_at[rank] for rank in (0, 2, 3)) - 101.0 <= 2 * ANSWER_S
 
 
 def test_one_that_lives_and_does_not_come_is_left_behind_where_most_have_come() -> None:
