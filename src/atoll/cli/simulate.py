@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import click
 
 from atoll.cli.schedule_source import collective_name
 from atoll.errors import SpecError
-from atoll.units import parse_size
+from atoll.units import format_size, parse_size
 
 if TYPE_CHECKING:
     from atoll.simulator.side_by_side import Candidate
@@ -116,9 +117,11 @@ def command(
     results = []
     for size in sizes:
         for chosen in candidates:
+            _progress(f"  {format_size(size)}, {chosen.name} ...")
             found = play(
                 cluster, chosen, size, segment_bytes=longest, dtype=datatype, environment=environment, traces=traces
             )  # fmt: skip
+            _progress("")
             results.append(found)
             if not as_json:
                 click.echo(line(shape, found))
@@ -133,6 +136,12 @@ def command(
 
         page = msgspec.json.encode(document(shape, cluster.name, candidates, results))
         click.echo(msgspec.json.format(page, indent=2).decode())
+
+
+def _progress(text: str) -> None:
+    """A line on a terminal's stderr that says what is played now."""
+    if sys.stderr.isatty():
+        click.echo(f"\r\x1b[K{text}", nl=False, err=True)
 
 
 def _sizes(size_list: str | None, minbytes: str, maxbytes: str, stepfactor: int) -> list[int]:
