@@ -47,8 +47,27 @@ def test_ll_until_sixteen_kibibytes_a_part_and_how_parts_were_counted_before() -
     for kib, new, old in ((16, "LL", "LL"), (17, "Simple", "LL"), (512, "Simple", "LL"), (513, "Simple", "Simple")):
         assert parts_of(comm, kib * KIB, channels, NEW).protocol == new
         assert parts_of(comm, kib * KIB, channels, OLD).protocol == old
+    last_old = nccl_environment(None, "all_to_all", "2.28.3")
+    assert parts_of(comm, 512 * KIB, channels, last_old).protocol == "LL"
+    assert parts_of(comm, 512 * KIB, channels, nccl_environment(None, "all_to_all", "2.29")).protocol == "Simple"
     for kib, expected in ((1, 1), (64, 1), (65, 2), (129, 3), (4096, 4), (64 * KIB, 4), (100 * KIB, 8)):
         assert parts_of(comm, kib * KIB, channels, NEW).count == expected
+
+
+def test_nccls_variables_of_sends_and_receives() -> None:
+    comm = communicator(preset("dgx-a100"))
+    few = nccl_environment({"NCCL_MAX_P2P_NCHANNELS": "8"}, "all_to_all")
+    assert channels_for(comm, few) == Channels(8, 1, 8)
+    each = nccl_environment({"NCCL_NCHANNELS_PER_PEER": "2"}, "all_to_all")
+    assert channels_for(comm, each) == Channels(32, 2, 2)
+    for threshold, expected in ((0, "Simple"), (1 << 20, "LL")):
+        environment = nccl_environment({"NCCL_P2P_LL_THRESHOLD": str(threshold)}, "all_to_all")
+        assert parts_of(comm, 64 * KIB, channels_for(comm, environment), environment).protocol == expected
+    found = predict(preset("dgx-a100"), "all_to_all", 1 << 20, environment={"NCCL_P2P_LL_THRESHOLD": "1048576"})
+    assert (found.protocol, found.notes) == ("LL", ())
+    assert "LL up to 1048576 bytes a channel" in found.reason
+    with pytest.raises(SpecError, match="NCCL_P2P_LL_THRESHOLD: expected a whole number"):
+        nccl_environment({"NCCL_P2P_LL_THRESHOLD": "16K"}, "all_to_all")
 
 
 def test_versions_are_read_and_what_is_none_is_refused() -> None:

@@ -73,7 +73,7 @@ def predict_for(
     elif is_point_to_point(collective):
         time, parts = point_to_point_time(comm, collective, size_bytes, environment, factors)
         algorithm, protocol, channels = constants.P2P, parts.protocol, parts.count
-        limit = constants.P2P_LL_THRESHOLD_BYTES
+        limit = environment.p2p_ll_bytes
         over = f"{channels} channel{'s' if channels > 1 else ''}"
         reason = f"sends and receives, {over} a message; LL up to {limit} bytes a channel, Simple above"
     else:

@@ -25,6 +25,9 @@ UNDERSTOOD: Final = {
     "NCCL_PAT_ENABLE": "0: no PAT",
     "NCCL_MAX_NCHANNELS": "channels at most",
     "NCCL_MAX_CTAS": "channels at most",
+    "NCCL_MAX_P2P_NCHANNELS": "channels of sends and receives at most",
+    "NCCL_NCHANNELS_PER_PEER": "channels of one peer",
+    "NCCL_P2P_LL_THRESHOLD": "bytes of a send, for each of its channels, up to which it goes by LL",
     "NCCL_NET_GDR_LEVEL": "0 or LOC: no GPUDirect RDMA",
     "NCCL_PXN_DISABLE": "1: no PXN",
 }
@@ -36,7 +39,8 @@ _COLLECTIVES: Final = {
 
 
 class NcclEnvironment(msgspec.Struct, frozen=True):
-    """What the variables allow. ``algorithms`` and ``protocols`` are NCCL's names, ``version`` is NCCL's own."""
+    """What the variables allow. ``algorithms`` and ``protocols`` are NCCL's names, ``version`` is NCCL's own;
+    ``channels_per_peer`` 0: as NCCL finds them."""
 
     algorithms: frozenset[str] = frozenset(constants.ALGORITHMS)
     protocols: frozenset[str] = frozenset(constants.PROTOCOLS)
@@ -45,6 +49,9 @@ class NcclEnvironment(msgspec.Struct, frozen=True):
     collnet: bool = False
     pat: bool = True
     max_channels: int = 32
+    max_p2p_channels: int = 32
+    channels_per_peer: int = 0
+    p2p_ll_bytes: int = constants.P2P_LL_THRESHOLD_BYTES
     transport: Transport = Transport()
     version: tuple[int, ...] = constants.VERSION
     notes: tuple[str, ...] = ()
@@ -72,6 +79,9 @@ def nccl_environment(
         collnet=_whole("NCCL_COLLNET_ENABLE", given.get("NCCL_COLLNET_ENABLE", "0"), 0) != 0,
         pat=_whole("NCCL_PAT_ENABLE", given.get("NCCL_PAT_ENABLE", "2"), 0) != 0,
         max_channels=min([32, *limits]),
+        max_p2p_channels=min(32, _given("NCCL_MAX_P2P_NCHANNELS", given, 1, 32)),
+        channels_per_peer=_given("NCCL_NCHANNELS_PER_PEER", given, 1, 0),
+        p2p_ll_bytes=_given("NCCL_P2P_LL_THRESHOLD", given, 0, constants.P2P_LL_THRESHOLD_BYTES),
         transport=Transport(
             gpudirect=given.get("NCCL_NET_GDR_LEVEL", "").upper() not in ("0", "LOC"),
             pxn=_whole("NCCL_PXN_DISABLE", given.get("NCCL_PXN_DISABLE", "0"), 0) == 0,
@@ -93,6 +103,12 @@ def _whole(name: str, text: str, least: int) -> int:
     if not text.isdigit() or int(text) < least:
         raise SpecError(f"{name}: expected a whole number of at least {least}, got {text!r}")
     return int(text)
+
+
+def _given(name: str, variables: Mapping[str, str], least: int, otherwise: int) -> int:
+    """A whole number, or ``otherwise`` where the variable is not set."""
+    text = variables.get(name, "")
+    return _whole(name, text, least) if text else otherwise
 
 
 def _list(name: str, text: str, collective: str, known: tuple[str, ...]) -> frozenset[str]:

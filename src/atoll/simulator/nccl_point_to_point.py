@@ -54,8 +54,10 @@ def is_point_to_point(collective: str) -> bool:
 def channels_for(comm: Communicator, environment: NcclEnvironment) -> Channels:
     """``ncclTopoComputeP2pChannels``: the ring's channels rounded up to a power of two; of these a peer gets two for
     each of its NVLinks, two over PCIe, and two over the network unless there are too many peers."""
-    every = 1 << (_ring_channels(comm, environment) - 1).bit_length()
-    if comm.domains > 1:
+    every = 1 << (min(_ring_channels(comm, environment), environment.max_p2p_channels) - 1).bit_length()
+    if environment.channels_per_peer:
+        most = 1 << (environment.channels_per_peer - 1).bit_length()
+    elif comm.domains > 1:
         most = 2 if 2 * comm.ranks <= 4 * every else 1
     elif comm.link == constants.NVLINK:
         most = every
@@ -75,9 +77,9 @@ def parts_of(
     simple_step = _step_bytes(comm)
     in_simple = _count(comm, message_bytes, simple_step, channels)
     if environment.version >= constants.P2P_LL_BY_PART_SINCE:
-        limit, in_ll = in_simple * constants.P2P_LL_THRESHOLD_BYTES, in_simple
+        limit, in_ll = in_simple * environment.p2p_ll_bytes, in_simple
     else:
-        limit = channels.most * constants.P2P_LL_THRESHOLD_BYTES
+        limit = channels.most * environment.p2p_ll_bytes
         in_ll = _count(comm, message_bytes, constants.P2P_LL_STEP_BYTES, channels)
     allowed = LL in environment.protocols and (comm.ordered or environment.protocols_given)
     if message_bytes <= limit and allowed:
