@@ -161,7 +161,7 @@ def cliff(series: Sequence[Series]) -> list[dict[str, Any]]:
 
 def at_scale() -> dict[str, Any]:
     """Processor time of one answer at 100,000 GPUs, each for a cluster that was not asked for before; only this depends
-    on the machine. A type of node that was not seen before costs some 70 ms more, once."""
+    on the machine. A type of node that was not seen before costs 10 to 30 ms more, once."""
     clusters = [preset("dgx-h100", GPUS_AT_SCALE // 8 - less) for less in range(9)]
     predict(preset("dgx-h100", 2), "all_reduce", 8)
     times = []

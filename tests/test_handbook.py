@@ -12,7 +12,7 @@ from documents import REPOSITORY, all_blocks, blocks, run_console_blocks
 
 HANDBOOK = REPOSITORY / "docs" / "handbook"
 FIGURES = HANDBOOK / "figures"
-CHAPTERS = sorted(HANDBOOK.glob("0*_*.md"))
+CHAPTERS = sorted(HANDBOOK.glob("[0-9][0-9]_*.md"))
 PAGES = [HANDBOOK / "README.md", *CHAPTERS]
 
 

@@ -12,6 +12,10 @@ from click.testing import CliRunner, Result
 
 from atoll.cli.main import main
 from atoll.errors import SpecError
+from atoll.simulator.calibration import Calibration
+from atoll.simulator.calibration_file import write_calibration
+from atoll.simulator.nccl_time import Factors
+from atoll.simulator.prediction import Spread
 
 
 def run(*arguments: str) -> Result:
@@ -85,3 +89,34 @@ def test_a_rank_map_that_is_none(tmp_path: Path) -> None:
     file.write_text("0 1 two")
     with pytest.raises(SpecError, match="entry 3: expected a GPU number, got 'two'"):
         run("--cluster", "dgx-h100", "--dp", "3", "--rank-map", str(file))
+
+
+def test_a_calibration_gives_intervals_and_ranks(tmp_path: Path) -> None:
+    stored = tmp_path / "mine.toml"
+    made = Calibration("mine", "dgx-h100", Factors(bandwidth=0.5), ("bandwidth",), (Spread(9, 1.0, 0.98, 1.02),) * 4)
+    stored.write_text(write_calibration(made))
+    arguments = ("--cluster", "dgx-h100:2", "--tp", "8", "--order", "dp-tp")
+    text = run(*arguments, "--calibration", str(stored)).stdout
+    assert text.startswith("tp 8, dp 2, order dp-tp on 2 x dgx-h100, calibrated, packed: 16 ranks\n")
+    assert re.search(r"all of the kind +interval +everything", text)
+    assert re.search(r"\n +rank +a step +interval +against it", text)
+    plain, known = (
+        json.loads(run(*arguments, *more, "--json").stdout) for more in ((), ("--calibration", str(stored)))
+    )
+    assert plain["step_interval_s"] is None
+    assert plain["costs"][0]["kind_interval_s"] is None
+    low, high = known["step_interval_s"]
+    assert low < known["step_s"] < high
+    assert known["candidates"][0]["rank"] == 1
+    within = {one["name"]: one["step_s"] for one in known["candidates"]}["tp-dp"]
+    assert within > 1.5 * {one["name"]: one["step_s"] for one in plain["candidates"]}["tp-dp"]
+    # The best one's map can be given back.
+    ranks = tmp_path / "ranks.txt"
+    ranks.write_text(" ".join(map(str, known["best_gpu_of_rank"])))
+    again = json.loads(
+        run("--cluster", "dgx-h100:2", "--tp", "8", "--order", known["best_order"], "--rank-map", str(ranks),
+            "--calibration", str(stored), "--json").stdout
+    )  # fmt: skip
+    assert again["step_s"] == pytest.approx(known["candidates"][0]["step_s"])
+    with pytest.raises(SpecError, match="cannot be read"):
+        run(*arguments, "--calibration", str(tmp_path / "none.toml"))

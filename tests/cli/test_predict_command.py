@@ -24,8 +24,8 @@ TABLE = """\
 # all-reduce of 16 ranks on 2 x dgx-h100, as NCCL 2.30.7 does it
 #        size       time     algbw     busbw  interval               algorithm     protocol  waits for
 #         (B)       (us)    (GB/s)    (GB/s)
-            8      25.20      0.00      0.00  20.9 us to 29.6 us     Tree          LL        latency
-   1073741824    4564.59    235.23    441.06  4.39 ms to 5.09 ms     NVLSTree      Simple    network
+            8      25.20      0.00      0.00  20.8 us to 29.5 us     Tree          LL        latency
+   1073741824    4564.59    235.23    441.06  4.39 ms to 5.12 ms     NVLSTree      Simple    network
 # Tree LL from 8 B: NCCL's tuner reckons 25.2 us, 40 us for Ring LL
 # NVLSTree Simple from 1073741824 B: NCCL's tuner reckons 4.43 ms, 5.78 ms for Ring Simple
 # not CollNetChain: SHARP is not enabled (NCCL_COLLNET_ENABLE=1)
@@ -37,6 +37,19 @@ TABLE = """\
 
 def test_the_table() -> None:
     assert run("all-reduce", "--cluster", "dgx-h100:2", "--size", "8,1G").stdout == TABLE
+
+
+def test_a_version_of_nccl_changes_what_depends_on_it() -> None:
+    """Until 2.28 messages of all-to-all up to 512 KiB go by LL."""
+    found = {
+        version: run("all-to-all", "--cluster", "dgx-a100", "--size", "1M", "--nccl", version).stdout
+        for version in ("2.27.3", "2.29.2")
+    }
+    assert "as NCCL 2.27.3 does it" in found["2.27.3"]
+    assert "P2P LL " in found["2.27.3"]
+    assert "P2P Simple" in found["2.29.2"]
+    with pytest.raises(SpecError, match="NCCL's version: expected numbers such as"):
+        run("--cluster", "dgx-a100", "--nccl", "newest")
 
 
 def test_what_if_stands_beside_what_is() -> None:

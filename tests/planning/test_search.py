@@ -29,7 +29,7 @@ def test_what_is_as_good_as_anything_is_left_alone() -> None:
     right = Parallelism(tp=8, pp=2, dp=8, order="tp-pp-dp")
     found = search(cluster, right, usual_demands(right))
     assert found.best is found.given
-    assert found.reason.startswith("no order does better, the worst takes ")
+    assert found.reason.startswith("no placement does better, the worst takes ")
     one = search(cluster, Parallelism(), ())
     assert one.reason == "nothing moves"
 

@@ -11,7 +11,8 @@ from atoll.planning.parallelism import Parallelism
 from atoll.planning.placement import Placement, place
 from atoll.planning.traffic import Demand, costs
 from atoll.schedule.prove import ProvenSchedule, prove
-from atoll.simulator.flow import Job, simulate
+from atoll.simulator.flow import simulate
+from atoll.simulator.job import Job
 from atoll.topology.presets import preset
 
 SIZE = 256 << 20

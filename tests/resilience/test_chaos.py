@@ -91,13 +91,19 @@ def test_counts_and_times_of_a_run() -> None:
     assert result.injected == {"kill": 201, "stop": 2}
     kill = result.detection["kill"]
     assert (kill.count, kill.median_s, kill.p99_s, kill.max_s) == (200, pytest.approx(0.1005), 0.198, 0.2)
-    assert result.recovery["rank 0"].max_s == 0.2
+    first, others = result.detection["kill rank 0"], result.detection["kill others"]
+    assert (first.count, first.median_s, first.max_s) == (100, pytest.approx(0.0505), 0.1)
+    assert (others.count, others.median_s, others.max_s) == (100, pytest.approx(0.1505), 0.2)
+    assert result.recovery["kill rank 0"].max_s == 0.2
     assert result.recovery["double"].max_s == 9.0
     assert "double" not in result.detection
     assert "stop" not in result.detection
     assert result.named_right == result.errors_of_survivors == 605
     text = render(result)
     assert "201 kill, 2 stop" in text
+    lines = text.splitlines()
+    kill = next(place for place, line in enumerate(lines) if line.startswith("    kill "))
+    assert [line[:12] for line in lines[kill + 1 : kill + 3]] == ["      rank 0", "      others"]
     assert "culprits named right   605 of 605 errors (100 %)" in text
     assert text.endswith("every promise was kept")
 
@@ -184,7 +190,7 @@ def test_a_short_run_keeps_every_promise() -> None:
                    "--hang-after", "90s", "--heartbeat-timeout", "3s")  # fmt: skip
     assert result.returncode == 0, result.stdout + result.stderr
     document = json.loads(result.stdout)
-    assert document["schema_version"] == 1
+    assert document["schema_version"] == 2
     assert document["passed"] is True
     assert document["faults"] == 4
     assert set(document["injected"]) == set(kinds)

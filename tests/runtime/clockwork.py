@@ -28,18 +28,21 @@ def all_reduce(sequence: int = 0) -> CallDescriptor:
 class Clockwork:
     """``evidence``: all ranks are on one host, whose kernel knows which of them are stopped."""
 
-    def __init__(self, world_size: int, seed: int = 0, evidence: bool = False) -> None:
+    def __init__(
+        self, world_size: int, seed: int = 0, evidence: bool = False, heartbeat_s: float = HEARTBEAT_S
+    ) -> None:
         self.size = world_size
         self.rng = random.Random(seed)
         self.now = 100.0
         self.evidence = evidence
         names = [f"pid {100 + rank} on node{rank}" for rank in range(world_size)]
-        self.machines = [ControlMachine(rank, names, HEARTBEAT_S) for rank in range(world_size)]
+        self.machines = [ControlMachine(rank, names, heartbeat_s) for rank in range(world_size)]
         self.ledgers = [CallLedger(0, tuple(range(world_size))) for _ in range(world_size)]
         self.links: dict[tuple[int, int], deque[tuple[float, ControlMessage]]] = {}
         self.parted: set[tuple[int, int]] = set()
         self.stopped: set[int] = set()
         self.dead: set[int] = set()
+        self.closed: set[int] = set()
         self.cut: set[tuple[int, int]] = set()
         self.failed_at: dict[int, float] = {}
         self.sent = 0
@@ -50,7 +53,7 @@ class Clockwork:
         for instruction in instructions:
             if isinstance(instruction, Send):
                 pair = (rank, instruction.peer)
-                if pair not in self.parted and instruction.peer not in self.dead:
+                if pair not in self.parted and not self.is_closed(pair) and instruction.peer not in self.dead:
                     self.sent += 1
                     arrives = self.now + self.rng.uniform(0.0, 0.02)
                     queue = self.links.setdefault(pair, deque())
@@ -80,6 +83,13 @@ class Clockwork:
     def kill(self, rank: int) -> None:
         """What it has sent still arrives; then its links end."""
         self.dead.add(rank)
+
+    def close(self, rank: int) -> None:
+        """It lives on, but all its connections end, at both ends."""
+        self.closed.add(rank)
+
+    def is_closed(self, pair: tuple[int, int]) -> bool:
+        return pair[0] in self.closed or pair[1] in self.closed
 
     def run(self, seconds: float) -> None:
         end = self.now + seconds
@@ -111,7 +121,8 @@ class Clockwork:
             queue = self.links.get(link, deque())
             while queue and queue[0][0] <= self.now and link not in self.cut and (rank, peer) not in self.parted:
                 messages.append((peer, queue.popleft()[1]))
-            if not queue and (peer in self.dead or link in self.parted) and (rank, peer) not in self.parted:
+            over = peer in self.dead or link in self.parted or self.is_closed(link)
+            if peer != rank and not queue and over and link not in self.cut and (rank, peer) not in self.parted:
                 ended[peer] = "its control link ended without a goodbye"
                 self.parted.add((rank, peer))
         machine = self.machines[rank]

@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 from atoll.errors import CollectiveMismatch, CollectiveTimeout, PeerLost, WorldError
 from atoll.runtime import verdict as verdicts
-from atoll.runtime.control_machine import ANSWER_S, GRACE_S, MAX_INQUIRIES, SUSPICION_S, ControlMachine
+from atoll.runtime.control_machine import (
+    ANSWER_S,
+    GRACE_S,
+    MAX_EXTENSIONS,
+    MAX_INQUIRIES,
+    SUSPICION_S,
+    ControlMachine,
+)
 from atoll.runtime.descriptor import CallDescriptor
 from atoll.runtime.instructions import Send
 from atoll.runtime.ledger import HISTORY, CallLedger
@@ -327,6 +334,8 @@ def test_a_rank_that_does_not_answer_is_the_culprit_even_if_it_had_entered() -> 
     world.settle(stopped=(2,))
     world.assert_all_well()
     world.pass_time(ANSWER_S, stopped=(2,))
+    world.assert_all_well()  # without heartbeats it may be slow
+    world.pass_time(MAX_EXTENSIONS * ANSWER_S, stopped=(2,))
     error = world.one_failure(without=(2,))
     assert error.culprits == (2,)
     assert "rank 2 did not answer (stopped, stuck, or cut off)" in str(error)

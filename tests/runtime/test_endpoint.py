@@ -156,6 +156,29 @@ def test_a_connection_dropped_in_the_handshake_is_tried_again(world) -> None:
     assert eventually(lambda: higher.take(key), higher, lower).close() is None
 
 
+def test_a_connection_whose_first_packet_is_lost_is_begun_anew(world, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A listener whose queue is full drops what begins a connection, as a crowded network does."""
+    monkeypatch.setattr("atoll.runtime.endpoint.CONNECT_S", 0.05)
+    members, (lower, _, higher) = world
+    listener = members[0].listener
+    assert listener is not None
+    listener.listen(0)
+    peer = members[0].peers[0]
+    crowd = []
+    for _ in range(3):
+        sock = socket.socket(listener.family)
+        sock.setblocking(False)
+        sock.connect_ex((peer.address, peer.port))
+        crowd.append(sock)
+    key = ConnectionKey(0, 0)
+    higher.open(key, soon())
+    eventually(lambda: higher._opening[key].attempts >= 3, higher)
+    listener.listen(16)
+    assert eventually(lambda: higher.take(key), higher, lower).close() is None
+    for sock in crowd:
+        sock.close()
+
+
 # Strangers.
 
 

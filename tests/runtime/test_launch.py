@@ -132,14 +132,21 @@ def test_a_killed_rank_is_named_with_its_signal(script) -> None:
 
 
 def test_a_rank_that_ignores_the_request_to_end_is_killed(script) -> None:
-    path = script("if rank == 1: sys.exit(1)\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(600)")
+    path = script(
+        "ready = __file__ + '.ready'\n"
+        "while rank == 1 and not os.path.exists(ready): time.sleep(0.01)\n"
+        "if rank == 1: sys.exit(1)\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "open(ready, 'w').close()\n"
+        "time.sleep(600)"
+    )
     result = launch("-n", "2", "--grace", "0.3s", path)
     assert result.returncode == 1
     assert "rank 0: killed by SIGKILL (signal 9), ended by the launcher" in result.stderr
 
 
 def test_others_that_end_by_themselves_are_not_called_ended_by_the_launcher(script) -> None:
-    result = launch("-n", "3", script("sys.exit(3 if rank == 1 else 0)"))
+    result = launch("-n", "3", "--grace", "60s", script("sys.exit(3 if rank == 1 else 0)"))
     assert result.returncode == 3
     assert "ranks 0 and 2: exit status 0" in result.stderr
     assert "ended by the launcher" not in result.stderr
@@ -303,7 +310,7 @@ GOES_ON = (
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP"])
 def test_a_spare_replaces_a_lost_rank_and_the_job_succeeds(script, how: str) -> None:
     path = script(GOES_ON.replace("HOW", how))
-    result = launch("-n", "3", "--spares", "2", "--heartbeat-timeout", "1s", "--grace", "500ms", path)
+    result = launch("-n", "3", "--spares", "2", "--heartbeat-timeout", "2s", "--grace", "500ms", path)
     assert result.returncode == 0, result.stderr
     assert sorted(result.stdout.splitlines()) == [f"{rank} 3 3.0" for rank in range(3)]
     # A stopped one is killed once all others have ended, however it was stopped.
@@ -323,9 +330,15 @@ def test_watch_shows_who_comes_late(script) -> None:
     path = script(
         "import atoll, numpy as np\n"
         "world = atoll.init()\n"
+        "world.all_reduce(np.ones(9))\n"
         "for _ in range(20):\n"
-        "    time.sleep(0.08 if rank == 1 else 0.01)\n"
-        "    world.all_reduce(np.ones(9))\n"
+        "    if rank == 1:\n"
+        "        world.recv(np.zeros(1), 0)  # rank 0 has called\n"
+        "        time.sleep(0.05)\n"
+        "    call = world.all_reduce(np.ones(9), async_op=True)\n"
+        "    if rank == 0:\n"
+        "        world.send(np.ones(1), 1)\n"
+        "    call.wait()\n"
         "world.barrier()\n"
         "print('done')\n"
         "world.close()\n"

@@ -7,9 +7,11 @@ from hypothesis import strategies as st
 
 from atoll.algorithms.catalog import CATALOG, build
 from atoll.errors import InternalError, SpecError
+from atoll.runtime.descriptor import CallDescriptor
 from atoll.runtime.machine import Machine
 from atoll.runtime.program import LOCAL, compile_program, keeps_places, transfer_program
 from atoll.runtime.reduction import reduction
+from atoll.runtime.task import Task
 from atoll.schedule.builder import ScheduleBuilder
 from atoll.schedule.contract import COLLECTIVES
 from atoll.schedule.interpret import interpret
@@ -167,6 +169,45 @@ def test_a_story_says_what_is_left() -> None:
     machine = Machine(
         program, (memory, memory, memory[:0]), np.dtype("f4"), reduction("sum", "f4"), lambda lane: memory
     )
-    left = {(lane.peer, lane.incoming): (step, rest) for lane, step, rest in machine.unfinished()}
-    assert left == {(2, False): (0, 96), (0, True): (0, 96)}
+    left = {(left.lane.peer, left.lane.incoming): left[1:] for left in machine.unfinished()}
+    assert left == {(2, False): (0, 0, 0, 96), (0, True): (0, 0, 3, 96)}
     assert machine.bytes_moved() == 0
+
+
+def words_of(machine: Machine) -> str:
+    call = CallDescriptor(0, 0, "all_reduce", "float32", 16, "sum", None, "ring")
+    return Task(call, machine, [None] * len(machine.program.lanes), range(4), 1.0, 1.0, False, None).progress()
+
+
+@pytest.mark.parametrize("block_bytes", [None, 8])
+def test_a_story_says_step_and_chunk_reached_and_the_block_where_there_are_several(block_bytes: int | None) -> None:
+    program = compile_program(proven("all_reduce", "ring", 4, in_place=True), 1, 16, 4, block_bytes)
+    memory, segment = np.zeros(64, np.uint8), np.zeros(64, np.uint8)
+    machine = Machine(
+        program, (memory, memory, memory[:0]), np.dtype("f4"), reduction("sum", "f4"), lambda lane: segment
+    )
+    (incoming,) = (lane for lane in program.lanes if lane.incoming)
+    (outgoing,) = (lane for lane in program.lanes if not lane.incoming)
+    told = [words_of(machine)]
+    for operation in incoming.operations[:-1]:
+        while views := machine.sends(outgoing.number):
+            machine.sent(outgoing.number, len(views[0]))
+        machine.received(incoming.number, operation.num_bytes)
+        told.append(words_of(machine))
+    blocks = ["block 0, ", "block 1, "] if block_bytes else [""]
+    # Rank 0 begins with its own chunk's predecessor and hands on in each step what it got in the one before.
+    places = [f"{block}step {step}, chunk {(3 - step) % 4}" for block in blocks for step in range(6)]
+    size = block_bytes or 16
+    left = [size * (len(places) - number) for number in range(len(places))]
+    assert [words.split(";")[0] for words in told] == [
+        f"{rest} bytes still to come from rank 0 ({place})" for rest, place in zip(left, places, strict=True)
+    ]
+
+
+def test_a_story_tells_tokens_from_chunks() -> None:
+    program = compile_program(proven("broadcast", "binomial_tree", 2, in_place=True), 1, 4, 4)
+    memory = np.zeros(16, np.uint8)
+    machine = Machine(program, (memory, memory, memory), np.dtype("f4"), None, lambda lane: memory)
+    assert words_of(machine) == (
+        "1 byte still to come from rank 0 (the token at the end); 17 bytes still to go to rank 0 (step 0, chunk 0)"
+    )

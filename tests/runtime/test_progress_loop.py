@@ -329,7 +329,7 @@ def test_a_deadline_ends_a_task_whoever_drives(progresses: list[Progress], async
     assert isinstance(task.error, CollectiveTimeout)
     ((identity, sequence, timeout_s, waits_on, progress),) = control_of(progresses[0]).all_told("expired")
     assert (identity, sequence, timeout_s, waits_on) == (7, 0, 5.0, (1,))
-    assert progress == "80 bytes still to come from rank 1 (step 0)"
+    assert progress == "80 bytes still to come from rank 1 (step 0, chunk 0)"
 
 
 def test_a_busy_communicator_hides_neither_the_deadline_nor_the_standstill_of_another(

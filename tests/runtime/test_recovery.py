@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -83,25 +84,33 @@ def test_all_survivors_raise_the_same_error_with_the_culprit(victim: int, how: s
         assert "was given up by the others" in message
 
 
+# On a busy host a control thread may need a while to get the interpreter from a thread that computes.
+COMPUTED_S = 2.0
+
+
 def one_computes(comm: Communicator) -> Any:
     comm.barrier()
     if comm.rank == 1:
-        until, count = time.monotonic() + 2.5, 0
+        until, count = time.monotonic() + 1.5 * COMPUTED_S, 0
         while time.monotonic() < until:
             count += 1
     return comm.all_reduce(np.ones(3)).tolist()
 
 
 def test_a_rank_that_computes_in_python_is_not_given_up() -> None:
-    assert run_ranks(3, one_computes, heartbeat=HEARTBEAT) == [[3.0] * 3] * 3
+    assert run_ranks(3, one_computes, heartbeat=f"{COMPUTED_S}s") == [[3.0] * 3] * 3
+
+
+def loop_while(condition: Callable[[], bool]) -> None:
+    """Compute, as a program that has lost its way; the others find it meanwhile, however long that takes them."""
+    while condition():
+        pass
 
 
 def one_loops(comm: Communicator) -> Any:
     comm.barrier()
     if comm.rank == 1:
-        until = time.monotonic() + 2.0
-        while time.monotonic() < until:
-            pass
+        loop_while(lambda: comm._caller.process.control.failure(comm._caller.identity) is None)
     try:
         comm.all_reduce(np.ones(3), timeout=0.7)
     except CollectiveTimeout as error:
@@ -195,11 +204,10 @@ def test_a_whole_communicator_has_a_twin(world_size: int) -> None:
 
 
 def one_is_stuck(comm: Communicator) -> Any:
-    comm.barrier()
+    others = comm.split(int(comm.rank > 0))
     if comm.rank == 0:
-        until = time.monotonic() + 4.0
-        while time.monotonic() < until:
-            pass
+        roster = comm._caller.process.control._machine.roster
+        loop_while(lambda: roster.cut_off is None)
         fail(comm)
         try:
             comm.shrink()
@@ -211,7 +219,9 @@ def one_is_stuck(comm: Communicator) -> Any:
     except CollectiveTimeout as raised:
         error = raised
     assert error is not None
-    comm = comm.shrink(timeout=0.5)
+    assert others is not None
+    others.barrier()  # who is late for its own reasons would be left behind too
+    comm = comm.shrink(timeout=2)
     return error.culprits, comm.rank, comm.all_reduce(np.ones(1)).tolist()
 
 
@@ -220,7 +230,7 @@ def test_a_rank_that_is_stuck_is_left_behind_and_told() -> None:
     assert others == [((0,), rank, [3.0]) for rank in range(3)]
     kind, culprits, message = first
     assert (kind, culprits) == (PeerLost.__name__, (0,))
-    assert "it did not come to an agreement on who is left within 500 ms" in message
+    assert "it did not come to an agreement on who is left within 2 s" in message
 
 
 # -- grow --------------------------------------------------------------------------------------------------------------
@@ -321,19 +331,22 @@ def test_agreement_is_the_same_on_every_survivor() -> None:
 def agrees_in_vain(comm: Communicator) -> Any:
     comm.barrier()
     if comm.rank == 1:
-        time.sleep(1.0)
+        for other in (0, 2):
+            comm.recv(np.zeros(1), other)
         return None
+    told = None
     try:
-        comm.agree(timeout=0.3)
+        comm.agree(timeout=2)
     except CollectiveTimeout as error:
-        return error.culprits, str(error)
-    return None
+        told = error.culprits, str(error)
+    comm.send(np.ones(1), 1)
+    return told
 
 
 def test_an_agreement_names_who_never_came() -> None:
     outcomes = run_ranks(3, agrees_in_vain)
     for rank in (0, 2):
-        assert outcomes[rank] == ((1,), "an agreement of communicator 1 did not end within 300 ms: rank 1 never came")
+        assert outcomes[rank] == ((1,), "an agreement of communicator 1 did not end within 2 s: rank 1 never came")
 
 
 def misuses(comm: Communicator) -> Any:
@@ -367,9 +380,17 @@ def test_mistakes_are_told() -> None:
 
 
 def lags(comm: Communicator) -> Any:
+    comm.all_reduce(np.ones(100))  # makes the connections
     for _ in range(25):
-        time.sleep(0.06 if comm.rank == 1 else 0.01)
-        comm.all_reduce(np.ones(100))
+        if comm.rank == 1:
+            for other in (0, 2):
+                comm.recv(np.zeros(1), other)  # it has called
+            time.sleep(0.03)
+            comm.all_reduce(np.ones(100))
+        else:
+            call = comm.all_reduce(np.ones(100), async_op=True)
+            comm.send(np.ones(1), 1)
+            call.wait()
     table = comm.stragglers()
     comm.barrier()
     return [row.rank for row in table if row.slow], table[0].rank, table[0].calls, len(table)

@@ -88,11 +88,10 @@ def waits_for_the_other_root(comm: Communicator) -> Any:
 
 
 def test_a_mismatch_in_which_everybody_waits_is_found_too() -> None:
-    for got, message, _, seconds in run_ranks(2, waits_for_the_other_root):
+    for got, message, _, _ in run_ranks(2, waits_for_the_other_root):
         assert got == CollectiveMismatch.__name__
         assert "root=0" in message
         assert "root=1" in message
-        assert seconds < 15
 
 
 def one_is_late(comm: Communicator) -> Any:
@@ -126,12 +125,11 @@ def test_a_dead_rank_is_named_on_every_other_rank(victim: int, how: str) -> None
     for rank, outcome in enumerate(outcomes):
         if rank == victim:
             continue
-        (kind, message, culprits, seconds), again = outcome.value
+        (kind, message, culprits, _), again = outcome.value
         assert kind == PeerLost.__name__, outcome
         assert culprits == (victim,)
         assert f"rank {victim}" in message
         assert again == PeerLost.__name__
-        assert seconds < 15
 
 
 def one_leaves(comm: Communicator) -> Any:
@@ -145,11 +143,16 @@ def one_leaves(comm: Communicator) -> Any:
 def test_a_rank_that_left_is_not_waited_for() -> None:
     outcomes = run_ranks(3, one_leaves)
     for rank in (0, 2):
-        kind, message, culprits, seconds = outcomes[rank]
+        kind, message, culprits, _ = outcomes[rank]
         assert kind == PeerLost.__name__
         assert culprits == (1,)
         assert "rank 1" in message
-        assert seconds < 15
+
+
+def until_it_has_failed(comm: Communicator) -> None:
+    """Do something else until the communicator has ended."""
+    while comm._caller.process.control.failure(comm._caller.identity) is None:
+        time.sleep(0.01)
 
 
 # -- deadlines --------------------------------------------------------------------------------------------------
@@ -157,7 +160,7 @@ def test_a_rank_that_left_is_not_waited_for() -> None:
 
 def one_never_comes(comm: Communicator) -> Any:
     if comm.rank == 1:
-        time.sleep(2.0)  # busy elsewhere while the others' deadline passes
+        until_it_has_failed(comm)  # busy elsewhere while the others' deadline passes
         return caught(comm.barrier)
     return caught(lambda: comm.all_reduce(np.ones(100), timeout=0.5))
 
@@ -169,10 +172,9 @@ def test_a_deadline_names_who_never_came() -> None:
         assert kind == CollectiveTimeout.__name__, message
         assert culprits == (1,)
         assert "all_reduce(float64, 100, sum" in message
-        assert 0.5 <= seconds < 15
+        assert seconds >= 0.5
     # The one who comes late is told what happened, instead of waiting for those who have given up.
     assert outcomes[1][0] != "nothing"
-    assert outcomes[1][3] < 15
 
 
 def interrupted(comm: Communicator) -> Any:
@@ -182,7 +184,7 @@ def interrupted(comm: Communicator) -> Any:
         with contextlib.suppress(KeyboardInterrupt):
             comm.barrier()
         return caught(comm.barrier)
-    time.sleep(1.0)
+    until_it_has_failed(comm)
     return caught(comm.barrier)
 
 
@@ -196,10 +198,11 @@ def test_an_interrupted_rank_does_not_leave_the_others_waiting() -> None:
 
 def wait_runs_out(comm: Communicator) -> Any:
     if comm.rank == 0:
-        time.sleep(0.5)
+        comm.recv(np.zeros(1), 1)
         return comm.all_reduce(np.ones(2)).tolist()
     work = comm.all_reduce(np.ones(2), async_op=True)
     kind, message, culprits, _ = caught(lambda: work.wait(timeout=0.05))
+    comm.send(np.ones(1), 0)
     return kind, "still in flight" in message, culprits, work.wait().tolist()
 
 
@@ -349,7 +352,11 @@ def closes_in_a_signal_handler(comm: Communicator) -> Any:
     if comm.rank == 0:
         signal.signal(signal.SIGALRM, lambda *_: comm.close())
         signal.setitimer(signal.ITIMER_REAL, 0.3)
-    return caught(lambda: comm.recv(np.ones(1), 1) if comm.rank == 0 else time.sleep(1.0))
+        return caught(lambda: comm.recv(np.ones(1), 1))
+    roster = comm._caller.process.control._machine.roster
+    while not roster.is_gone(0):
+        time.sleep(0.01)
+    return None
 
 
 def test_a_signal_handler_may_close_while_a_collective_waits() -> None:

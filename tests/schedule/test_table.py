@@ -66,6 +66,8 @@ def test_steps_and_parts_are_rows_of_the_table(rows: list[Row], data: st.DataObj
         assert set(columns.step.tolist()) == {step}
     for rank in (0, 1, 2):
         assert named(schedule.rows_of(rank)) == [row for row in whole if rank in (row.src, row.dst)]
+        after = range(rank, rank + 2)
+        assert named(schedule.rows_of(after)) == [row for row in whole if row.src in after or row.dst in after]
     if whole:
         chosen = data.draw(st.lists(st.integers(0, len(whole) - 1), max_size=5))
         assert named(schedule.columns(np.array(chosen, dtype=np.int64))) == [whole[at] for at in chosen]

@@ -42,6 +42,9 @@ def test_calibrated_predictions_of_what_was_held_out(board: dict[str, Any]) -> N
         assert row["gpus"] == [2, 8]
         assert row["rows"] == [140, 140, 80, 60]
         assert max(row["median"]) <= 0.10
+    for name in ("all_gather", "all_reduce", "all_to_all", "reduce_scatter"):
+        for row in rows(board, "calibrated", f"held out: {name}").values():
+            assert max(row["median"]) <= 0.10
 
 
 def test_calibration_beats_plain_interpolation(board: dict[str, Any]) -> None:
@@ -92,9 +95,9 @@ def test_the_page_shows_this_scoreboard(board: dict[str, Any]) -> None:
 
 def test_further_files_are_scored_and_what_cannot_be_is_said(tmp_path: Path) -> None:
     (tmp_path / "sweep.csv").write_text(
-        "system,op_name,nccl_dtype,num_gpus,bytes,median\n"
+        "system,lib_version,op_name,nccl_dtype,num_gpus,bytes,median\n"
         + "".join(
-            f"h200_sxm,all_reduce,half,{gpus},{1 << exponent},{5 + gpus + (1 << exponent) / 2e5:.2f}\n"
+            f"h200_sxm,unknown,all_reduce,half,{gpus},{1 << exponent},{5 + gpus + (1 << exponent) / 2e5:.2f}\n"
             for gpus in (2, 4, 8)
             for exponent in range(10, 30, 2)
         )

@@ -8,11 +8,12 @@ from atoll.algorithms.catalog import build
 from atoll.errors import SpecError
 from atoll.schedule.prove import prove
 from atoll.simulator.closed_form import closed_form
-from atoll.simulator.fluid import Job, fluid_time_s
+from atoll.simulator.fluid import fluid_time_s
+from atoll.simulator.job import Job
 from atoll.topology.presets import preset
 
 
-def at_flow_level(name: str, nodes: int, collective: str, algorithm: str, size: float) -> float:
+def in_fluids(name: str, nodes: int, collective: str, algorithm: str, size: float) -> float:
     """Every transfer of the schedule, played."""
     cluster = preset(name, nodes)
     n = cluster.num_gpus
@@ -32,13 +33,13 @@ def at_flow_level(name: str, nodes: int, collective: str, algorithm: str, size: 
 @pytest.mark.parametrize("size", [1 << 16, 1 << 30])
 def test_equal_to_flow_level_on_small_worlds(collective: str, algorithm: str, nodes: int, size: int) -> None:
     found = closed_form(preset("dgx-h100", nodes), collective, algorithm, size)
-    played = at_flow_level("dgx-h100", nodes, collective, algorithm, size)
+    played = in_fluids("dgx-h100", nodes, collective, algorithm, size)
     assert found.time_s == pytest.approx(played, rel=1e-3)
 
 
 def test_equal_to_flow_level_on_three_islands() -> None:
     found = closed_form(preset("dgx-h100", 3), "all_reduce", "hierarchical", 1 << 28)
-    played = at_flow_level("dgx-h100", 3, "all_reduce", "hierarchical", 1 << 28)
+    played = in_fluids("dgx-h100", 3, "all_reduce", "hierarchical", 1 << 28)
     assert found.time_s == pytest.approx(played, rel=1e-3)
 
 
@@ -100,6 +101,7 @@ def test_any_size_of_cluster() -> None:
         (("all_reduce", "rign", 8), "did you mean 'ring'"),
         (("all_to_all", "ring", 8), "ring for 'all_to_all'"),
         (("all_gather", "hierarchical", 8), "hierarchical for"),
+        (("all_reduce", "halving_doubling", 8, 3), "powers of two, got 3 ranks"),
         (("all_reduce", "ring", -8), "at least 0"),
         (("all_reduce", "ring", 8, 12), "lie 8 to an island and 4 to the smallest"),
     ],

@@ -13,7 +13,8 @@ from atoll.emulator.layout import PAYLOAD_SHARE, Layout, Rates
 from atoll.emulator.model import cluster_of
 from atoll.schedule.prove import ProvenSchedule, prove
 from atoll.simulator.closed_form import closed_form
-from atoll.simulator.fluid import Job, fluid_time_s
+from atoll.simulator.fluid import fluid_time_s
+from atoll.simulator.job import Job
 from atoll.topology.cluster import Cluster
 from atoll.topology.routes import Transport, find_routes
 
@@ -82,6 +83,9 @@ def test_jobs_on_other_links_do_not_disturb_each_other_and_those_on_the_same_sha
     # The short one has a third of the link's time, half of it used; the long one then has all of it.
     uneven = [Job(pair, (0, 4), SIZE), Job(pair, (1, 5), SIZE / 4)]
     assert fluid_time_s(cluster, uneven, OWN_NIC) == pytest.approx(1.25 * one)
+    late = [Job(pair, (0, 4), SIZE), Job(pair, (1, 5), SIZE, start_s=one / 2)]
+    assert fluid_time_s(cluster, late, OWN_NIC) == pytest.approx(2 * one), "alone, together, alone"
+    assert fluid_time_s(cluster, [Job(pair, (0, 4), SIZE, start_s=3 * one)], OWN_NIC) == pytest.approx(4 * one)
 
 
 @settings(max_examples=40)

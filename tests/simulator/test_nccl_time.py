@@ -11,12 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atoll.errors import SpecError
+from atoll.simulator import communicator as communicator_module
 from atoll.simulator.communicator import communicator
 from atoll.simulator.nccl import COLLECTIVES, predict, predict_for
 from atoll.simulator.nccl_environment import nccl_environment
-from atoll.simulator.nccl_time import Factors, collective_time, nvls_loop_bytes, point_to_point_time
+from atoll.simulator.nccl_point_to_point import point_to_point_time
+from atoll.simulator.nccl_time import Factors, collective_time, nvls_loop_bytes
+from atoll.topology.cluster import Cluster, Integers
 from atoll.topology.parts import slowed, without
 from atoll.topology.presets import PRESETS, preset
+from atoll.topology.routes import Routes, Transport, find_routes
 
 NOTHING = nccl_environment(None, "all_reduce")
 
@@ -160,9 +164,35 @@ def test_a_hundred_thousand_gpus_are_looked_at_as_kinds_of_nodes() -> None:
     listed = communicator(cluster, np.arange(100_000))
     assert listed == communicator(cluster)
     assert (listed.ranks, listed.domains, listed.nics) == (100_000, 12_500, 8)
-    found = predict(cluster, "all_reduce", 1 << 30)
+    found = predict(cluster, "all_reduce", 16 << 30)
     assert found.algorithm == "NVLSTree"
     assert 300e9 < found.busbw_bytes_per_s < 400e9
+
+
+def test_the_work_of_an_answer_does_not_grow_with_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One node looked at for all that are alike, one route for the network's latency, whatever the number of GPUs."""
+    looked: list[int] = []
+    routed: list[int] = []
+    look = communicator_module._look
+
+    def counting_look(cluster: Cluster, node: int, mask: int, transport: Transport) -> communicator_module._Node:
+        looked.append(1)
+        return look(cluster, node, mask, transport)
+
+    def counting_routes(cluster: Cluster, src: Integers, dst: Integers, channel: int, transport: Transport) -> Routes:
+        routed.append(len(src))
+        return find_routes(cluster, src, dst, channel, transport)
+
+    monkeypatch.setattr(communicator_module, "_look", counting_look)
+    monkeypatch.setattr(communicator_module, "find_routes", counting_routes)
+    for nodes in (3, 12_499):
+        looked.clear()
+        routed.clear()
+        for collective in COLLECTIVES:
+            for size in (8, 1 << 20, 8 << 30):
+                assert predict(preset("dgx-h100", nodes), collective, size).ranks == 8 * nodes
+        assert sum(looked) <= 2
+        assert sum(routed) <= 2
 
 
 def test_factors_scale_their_own_part() -> None:
@@ -205,11 +235,14 @@ def test_the_first_gpus_and_the_same_ones_listed_are_one_communicator() -> None:
         assert communicator(cluster, count) == communicator(cluster, list(range(count)))
 
 
-def test_messages_over_pcie_are_not_charged_for_what_nvlink_pays() -> None:
-    """Two L40S: half of what a rank sends crosses at 24 GB/s; over NVLink chunks are copied out as well."""
-    comm = communicator(preset("l40s-pcie"), 2)
-    found, _ = point_to_point_time(comm, "all_to_all", 1 << 24, NOTHING)
-    assert found.transfer_s == pytest.approx((1 << 23) / 24e9, rel=0.01)
-    nvlink = communicator(preset("dgx-a100"), 2)
-    found, _ = point_to_point_time(nvlink, "all_to_all", 1 << 24, NOTHING)
-    assert found.transfer_s == pytest.approx(2 * (1 << 23) / (0.875 * 240e9))
+def test_a_tree_of_domains_fills_at_each_of_its_levels() -> None:
+    """Two loops of chunks in one domain and two, twice and three times as many over four and eight."""
+    found = {}
+    for nodes in (2, 4, 8):
+        comm = communicator(preset("dgx-h100", nodes))
+        loop = nvls_loop_bytes(comm, "NVLSTree", 1 << 30, NOTHING)
+        time = collective_time(comm, "all_reduce", 1 << 30, "NVLSTree", "Simple", NOTHING)
+        whole = collective_time(comm, "all_reduce", 1 << 40, "NVLSTree", "Simple", NOTHING)
+        rate = (1 << 40) / whole.transfer_s
+        found[nodes] = (time.transfer_s * rate - (1 << 30)) / loop
+    assert found == pytest.approx({2: 2, 4: 4, 8: 6}, rel=0.02)

@@ -44,13 +44,15 @@ MAX_SIZES = 1000
               help="Time of: rank 0, mean, fastest, slowest rank.")  # fmt: skip
 @click.option("-T", "--timeout", default="60s", show_default=True, metavar="TIME", help="Until a call is given up.")
 @click.option("-J", "--json-file", metavar="FILE", help="Write the JSON document there too.")
+@click.option("--trace", "trace_file", metavar="FILE",
+              help="Write when the messages of one call of each were on their way, for ui.perfetto.dev.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of the table.")
 @click.pass_context
 def command(
     ctx: click.Context, collective: str | None, collective_option: str | None, world_size: int, algorithms: str | None,
     transport: str, minbytes: str, maxbytes: str, stepfactor: int | None, stepbytes: str | None, iters: int,
     warmup: int, check: int, op: str, dtype: str, root: int, average: int, timeout: str, json_file: str | None,
-    as_json: bool,
+    trace_file: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Run a collective among N processes on this machine, check every element, and measure.
 
@@ -71,16 +73,18 @@ def command(
         raise SpecError(f"{collective} --collective {collective_option}: expected one of them")
     name = collective_name(collective or collective_option or "all-reduce")
     spec, step = _spec(name, world_size, algorithms, transport, (minbytes, maxbytes, stepfactor, stepbytes),
-                       (iters, warmup, check, average), op, dtype, root, timeout)  # fmt: skip
-    if json_file is not None:
-        _write(json_file, b"", "ab")  # a sweep is long: better to know now
-    ctx.exit(_Run(spec, world_size, transport, step, json_file, as_json, ctx.obj or ()).run())
+                       (iters, warmup, check, average), op, dtype, root, timeout, trace_file is not None)  # fmt: skip
+    for option, path in (("-J", json_file), ("--trace", trace_file)):
+        if path is not None:
+            write_file(option, path, b"", "ab")  # a sweep is long: better to know now
+    files = (json_file, trace_file)
+    ctx.exit(_Run(spec, world_size, transport, step, files, as_json, ctx.obj or ()).run())
 
 
 def _spec(
     collective: str, world_size: int, algorithms: str | None, transport: str,
     sizes: tuple[str, str, int | None, str | None], numbers: tuple[int, int, int, int], op: str, dtype: str, root: int,
-    timeout: str,
+    timeout: str, record: bool,
 ) -> tuple[Spec, str]:  # fmt: skip
     """The checked spec, and the step in nccl-tests' words. Everything is refused before a process is started."""
     from atoll.algorithms.catalog import default, find
@@ -117,7 +121,7 @@ def _spec(
     if collective == "barrier":
         swept = (1,)
     spec = Spec(collective, names, swept, str(element), op, root, iters, warmup, bool(check), average, timeout_s,
-                transport)  # fmt: skip
+                transport, record)  # fmt: skip
     for name in names:
         schedule_of(spec, name, world_size, swept[-1])  # refuses what is not for this world
     return spec, step
@@ -150,14 +154,14 @@ class _Run:
     """Starts the ranks and prints what rank 0 says as it comes; ``write`` is where the launcher delivers it."""
 
     def __init__(
-        self, spec: Spec, world_size: int, transport: str, step: str, json_file: str | None, as_json: bool,
-        entrance: Sequence[str],
+        self, spec: Spec, world_size: int, transport: str, step: str,
+        files: tuple[str | None, str | None], as_json: bool, entrance: Sequence[str],
     ) -> None:  # fmt: skip
         self.spec = spec
         self.world_size = world_size
         self.transport = transport
         self.step = step
-        self.json_file = json_file
+        self.json_file, self.trace_file = files
         self.as_json = as_json
         self.entrance = entrance
         self.results: list[Result] = []
@@ -201,7 +205,9 @@ class _Run:
             for line in wire_table(spec, self.results, self.world_size):
                 click.echo(line)
         if self.json_file is not None:
-            _write(self.json_file, page + b"\n", "wb")
+            write_file("-J", self.json_file, page + b"\n", "wb")
+        if self.trace_file is not None:
+            self._write_trace(self.trace_file)
         if ended.exit_status:
             click.echo(f"atoll bench: {ended.summary()}", err=True)
         if ended.signalled:
@@ -227,6 +233,14 @@ class _Run:
 
     def flush(self) -> None:
         sys.stdout.flush()
+
+    def _write_trace(self, path: str) -> None:
+        from atoll.report.perfetto import perfetto
+        from atoll.trace.events import one_after_the_other, unpack
+
+        traces = [unpack(result.trace) for result in self.results if result.trace]
+        if traces:
+            write_file("--trace", path, perfetto(one_after_the_other(traces)), "wb")
 
     def _show(self) -> None:
         from atoll.report.bench_report import comparison_row
@@ -263,9 +277,10 @@ class _Run:
             click.echo(f"  {len(self.results)}/{len(runs)}: {format_size(size)}, {name} ...", nl=False, err=True)
 
 
-def _write(path: str, page: bytes, mode: str) -> None:
+def write_file(option: str, path: str, page: bytes, mode: str) -> None:
+    """Raises ``SpecError`` that names the option."""
     try:
         with open(path, mode) as file:
             file.write(page)
     except OSError as error:
-        raise SpecError(f"-J: cannot write {path!r}: {error.strerror}") from None
+        raise SpecError(f"{option}: cannot write {path!r}: {error.strerror}") from None

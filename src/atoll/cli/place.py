@@ -12,8 +12,10 @@ if TYPE_CHECKING:
     from atoll.planning.placement import Placement
     from atoll.planning.search import Candidate, Search
     from atoll.planning.traffic import Cost, Demand
+    from atoll.simulator.prediction import Spread
 
 _DEGREE = click.IntRange(1)
+_SHOWN = 5
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -45,6 +47,9 @@ _DEGREE = click.IntRange(1)
     metavar="KIND=SIZE[*TIMES]",
     help="What a kind of group moves: tp=64M*1280. Repeatable.  [default: of a 70B dense model]",
 )
+@click.option(
+    "--calibration", "stored", metavar="FILE", help="What atoll calibrate stored: its links, and intervals of times."
+)
 @click.option("--blast-radius", "with_blast", is_flag=True, help="What stops when a part fails.")
 @click.option(
     "--racks-per-feed",
@@ -62,19 +67,24 @@ def command(
     target: str, nodes: int | None, host_type: str, tp: int, pp: int, dp: int | None, cp: int, ep: int,
     etp: int | None, order: str, mapping: str, rank_map: str | None, traffic: tuple[str, ...], with_blast: bool,
     racks_per_feed: int, whole_map: bool, svg: str | None, no_gpudirect: bool, no_pxn: bool, as_json: bool,
+    stored: str | None,
 ) -> None:  # fmt: skip
     """Where each rank runs, which islands, rails, leaves and spines each group crosses, what that costs.
 
     Times are of the busiest link and the latency of the routes: a group alone, all groups of its kind at once, and
-    everything at once. Beside them stand the usual mistakes, and the best order of the axes with the reason.
+    everything at once. Beside them stand the usual mistakes, and the best placement with the reason: orders of the
+    axes, islands filled with parts of several, whole leaves. With a calibration times have intervals, and placements
+    whose intervals overlap one rank.
 
     \b
     atoll place --cluster dgx-h100:64 --tp 8 --pp 4 --dp 16
     atoll place --cluster gb200-nvl72:2 --tp 8 --pp 2 --dp 9 --svg placement.svg
     atoll place --cluster dgx-h100:16 --tp 4 --ep 8 --pp 4 --blast-radius --racks-per-feed 2
     """
+    from atoll.cli.predict import stored_calibration
     from atoll.errors import SpecError
     from atoll.planning.blast_radius import blast_radius
+    from atoll.planning.calibrated import calibrated_cluster, placement_spreads
     from atoll.planning.parallelism import Parallelism
     from atoll.planning.placement import place
     from atoll.planning.search import mistakes, search, usual_demands
@@ -83,6 +93,10 @@ def command(
 
     loaded = load_cluster(target, nodes=nodes, host_type=host_type)
     cluster = loaded.cluster
+    spreads: tuple[Spread, ...] = ()
+    if stored is not None:
+        calibration = stored_calibration(stored)
+        cluster, spreads = calibrated_cluster(cluster, calibration), placement_spreads(calibration)
     if dp is None:
         model = tp * pp * cp
         if model > cluster.num_gpus:
@@ -96,8 +110,8 @@ def command(
     how: Any = _read_map(rank_map) if rank_map else mapping
     placement = place(cluster, cut, how, transport=transport)
     demands = _demands(usual_demands(cut), traffic)
-    found = search(cluster, cut, demands, placement, transport)
-    wrong = mistakes(cluster, cut, demands, transport)
+    found = search(cluster, cut, demands, placement, transport, spreads)
+    wrong = mistakes(cluster, cut, demands, transport, spreads)
     blast = blast_radius([placement], racks_per_feed=racks_per_feed) if with_blast else ()
     if svg:
         _write_svg(placement, svg)
@@ -130,15 +144,17 @@ def _print_text(
     click.echo("\n" + "\n".join(report.crossings(placement)))
     what = "as given" if own_traffic else "of a dense 70B model, bf16, sequences of 4,096"
     click.echo(f"\ncollectives {what}; no time is hidden")
-    click.echo("\n".join(report.times(found.given.costs)))
+    click.echo("\n".join(report.times(found.given)))
     click.echo("\nthe usual mistakes beside it")
     click.echo("\n".join(report.compared(found.given, wrong)))
-    best = found.best
-    others = [one for one in found.candidates if one is not best]
+    best, others = found.best, found.candidates[1:]
     click.echo(f"\nbest: {best.name}, {len(found.candidates)} placements compared")
     click.echo(f"  {found.reason}")
     if others:
-        click.echo("\n".join(report.compared(best, others[:5])))
+        ranks = found.ranks[: 1 + _SHOWN] if best.spreads else ()
+        click.echo("\n".join(report.compared(best, others[:_SHOWN], ranks)))
+        if best.spreads and found.ranks.count(1) > 1:
+            click.echo("  placements of one rank cannot be told apart: their intervals overlap")
     if blast:
         click.echo("\nwhen one part fails")
         click.echo("\n".join(report.blasts(blast)))
@@ -201,10 +217,15 @@ def _print_json(placement: Placement, found: Search, wrong: tuple[Candidate, ...
         "degrees": {axis: getattr(cut, axis) for axis in ("tp", "pp", "dp", "cp", "ep")} | {"etp": cut.expert_tp},
         "order": "-".join(cut.axes), "mapping": placement.name, "gpu_of_rank": placement.gpus.tolist(),
         "groups": {kind: _groups_json(placement, kind) for kind in cut.kinds},
-        "costs": [_cost_json(cost) for cost in found.given.costs], "step_s": found.given.step_s,
+        "costs": [_cost_json(cost, found.given) for cost in found.given.costs], "step_s": found.given.step_s,
+        "step_interval_s": list(found.given.interval_s) if found.given.spreads else None,
         "mistakes": [_candidate_json(one, found.given) for one in wrong],
-        "candidates": [_candidate_json(one, found.given) for one in found.candidates],
-        "best": found.best.name, "reason": found.reason,
+        "candidates": [
+            _candidate_json(one, found.given) | {"rank": rank}
+            for one, rank in zip(found.candidates, found.ranks, strict=True)
+        ],
+        "best": found.best.name, "reason": found.reason, "best_order": "-".join(found.best.placement.parallelism.axes),
+        "best_gpu_of_rank": found.best.placement.gpus.tolist(),
         "blast_radius": [msgspec.to_builtins(one) for one in blast],
     }  # fmt: skip
     click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
@@ -228,11 +249,12 @@ def _groups_json(placement: Placement, kind: str) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _cost_json(cost: Cost) -> dict[str, Any]:
+def _cost_json(cost: Cost, candidate: Candidate) -> dict[str, Any]:
     demand = cost.demand
     return {
         "kind": demand.kind, "collective": demand.collective, "algorithm": demand.algorithm,
         "size_bytes": demand.size_bytes, "times": demand.times, "alone_s": cost.alone_s, "kind_s": cost.kind_s,
+        "kind_interval_s": list(candidate.interval_of(cost, cost.kind_s)) if candidate.spreads else None,
         "together_s": cost.together_s, "step_s": cost.step_s, "bottleneck": cost.bottleneck, "shared": cost.shared,
     }  # fmt: skip
 
@@ -242,5 +264,6 @@ def _candidate_json(candidate: Candidate, plan: Candidate) -> dict[str, Any]:
     return {
         "name": candidate.name, "step_s": candidate.step_s,
         "ratio": candidate.step_s / plan.step_s if plan.step_s else 1.0,
+        "interval_s": list(candidate.interval_s) if candidate.spreads else None,
         "reaches": {kind: candidate.placement.crossing(kind).highest for kind in kinds},
     }  # fmt: skip

@@ -32,6 +32,7 @@ MAX_SIZES = 1000
 @click.option(
     "-x", "variables", multiple=True, metavar="NAME=VALUE", help="A variable of NCCL: NCCL_ALGO=Ring. Repeatable."
 )
+@click.option("--nccl", "version", metavar="VERSION", help="NCCL's version (2.27.3), for what depends on it.")
 @click.option(
     "--without", "lost", multiple=True, metavar="NODE/NIC", help="A NIC that is gone: node1/nic2. Repeatable."
 )
@@ -44,7 +45,7 @@ MAX_SIZES = 1000
 def command(
     collective: str, target: str, nodes: int | None, gpus: int | None, size_list: str | None, minbytes: str,
     maxbytes: str, stepfactor: int, datatype: str, variables: tuple[str, ...], lost: tuple[str, ...],
-    slow: tuple[str, ...], stored: str | None, compare: bool, as_json: bool,
+    slow: tuple[str, ...], stored: str | None, compare: bool, as_json: bool, version: str | None,
 ) -> None:  # fmt: skip
     """What NCCL will choose for COLLECTIVE on a cluster, why, and how long it takes. Nothing is run.
 
@@ -65,14 +66,16 @@ def command(
     from atoll.topology.load import load_cluster
 
     loaded = load_cluster(target, nodes=nodes)
-    cluster = _changed(loaded.cluster, lost, slow)
+    cluster = changed_cluster(loaded.cluster, lost, slow)
     environment = nccl_variables(variables)
-    calibration = None if stored is None else _calibration(stored)
+    calibration = None if stored is None else stored_calibration(stored)
     sizes = swept_sizes(size_list, minbytes, maxbytes, stepfactor)
+    known = version or NCCL_VERSION
     found = [
-        predict(cluster, collective, size, gpus, environment=environment, dtype=datatype, calibration=calibration)
+        predict(cluster, collective, size, gpus, environment=environment, dtype=datatype, calibration=calibration,
+                version=known)
         for size in sizes
-    ]
+    ]  # fmt: skip
     for note in loaded.notes:
         click.echo(f"note: {note}", err=True)
     if as_json:
@@ -81,14 +84,17 @@ def command(
         click.echo(msgspec.json.format(msgspec.json.encode(document(cluster.name, found)), indent=2).decode())
         return
     name = found[0].collective.replace("_", "-")
-    click.echo(f"# {name} of {found[0].ranks} ranks on {cluster.name}, as NCCL {NCCL_VERSION} does it")
+    click.echo(f"# {name} of {found[0].ranks} ranks on {cluster.name}, as NCCL {known} does it")
     click.echo(HEADER)
     for one in found:
         click.echo(line(one))
     for text in [*reasons(found), basis(found[0])]:
         click.echo(text)
     if compare:
-        plain = predict(loaded.cluster, collective, sizes[-1], gpus, dtype=datatype, calibration=calibration)
+        plain = predict(
+            loaded.cluster, collective, sizes[-1], gpus, dtype=datatype, calibration=calibration,
+            version=known,
+        )  # fmt: skip
         given = " ".join([*variables, *(f"without {part}" for part in lost), *(f"slow {part}" for part in slow)])
         plans = {"as it is": plain, given or "the same": found[-1]}
         click.echo(f"# {sizes[-1]} B:")
@@ -96,7 +102,8 @@ def command(
             click.echo(text)
 
 
-def _changed(cluster: Cluster, lost: tuple[str, ...], slow: tuple[str, ...]) -> Cluster:
+def changed_cluster(cluster: Cluster, lost: tuple[str, ...], slow: tuple[str, ...]) -> Cluster:
+    """The cluster of ``--without`` and ``--slow``."""
     from atoll.topology.parts import slowed, without
     from atoll.units import parse_fraction
 
@@ -110,7 +117,8 @@ def _changed(cluster: Cluster, lost: tuple[str, ...], slow: tuple[str, ...]) -> 
     return cluster
 
 
-def _calibration(path: str) -> Calibration:
+def stored_calibration(path: str) -> Calibration:
+    """What ``atoll calibrate`` stored. Raises ``SpecError`` for what cannot be read."""
     from atoll.simulator.calibration_file import MAX_BYTES, read_calibration
 
     try:

@@ -29,7 +29,8 @@ from atoll.emulator.model import cluster_of
 from atoll.emulator.queues import BURST_S
 from atoll.emulator.start import Started
 from atoll.schedule.prove import prove
-from atoll.simulator.fluid import Job, fluid_time_s
+from atoll.simulator.fluid import fluid_time_s
+from atoll.simulator.job import Job
 from atoll.topology.routes import Transport
 
 HIERARCHICAL: Final = "hierarchical"

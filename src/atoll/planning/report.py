@@ -8,7 +8,6 @@ from atoll.planning.blast_radius import Blast
 from atoll.planning.draw_placement import crossing_words
 from atoll.planning.placement import Placement, group_text
 from atoll.planning.search import Candidate
-from atoll.planning.traffic import Cost
 from atoll.units import format_duration, format_size
 
 
@@ -36,31 +35,44 @@ def crossings(placement: Placement) -> list[str]:
     return lines + [f"  {group_text(placement, kind, 0)}" for kind in placement.parallelism.kinds]
 
 
-def times(costs: Sequence[Cost]) -> list[str]:
-    """Times of each demand: a group alone, all of its kind, everything at once; and per step."""
+def times(candidate: Candidate) -> list[str]:
+    """Times of each demand: a group alone, all of its kind (with a calibration its interval), everything at once; and
+    per step."""
+    known = bool(candidate.spreads)
     rows: list[Sequence[str]] = [
-        ("", "collective", "size", "alone", "all of the kind", "everything", "times", "a step", "busiest link")
-    ]
-    for cost in costs:
+        ("", "collective", "size", "alone", "all of the kind", *(["interval"] if known else []), "everything", "times",
+         "a step", "busiest link")
+    ]  # fmt: skip
+    for cost in candidate.costs:
+        ends = [_between(candidate.interval_of(cost, cost.kind_s))] if known else []
         demand = cost.demand
         shared = f", {cost.shared} groups" if cost.shared > 1 else ""
         rows.append(
             (demand.kind, demand.collective.replace("_", "-"), format_size(demand.size_bytes),
-             format_duration(cost.alone_s), format_duration(cost.kind_s), format_duration(cost.together_s),
+             format_duration(cost.alone_s), format_duration(cost.kind_s), *ends, format_duration(cost.together_s),
              f"{demand.times:g}", format_duration(cost.step_s), cost.bottleneck + shared)
         )  # fmt: skip
-    return table(rows, left=(0, 1, 8))
+    return table(rows, left=(0, 1, len(rows[0]) - 1))
 
 
-def compared(plan: Candidate, others: Sequence[Candidate]) -> list[str]:
-    """Communication a step of each candidate, against the plan's, and where its tensor parallelism lies."""
+def compared(plan: Candidate, others: Sequence[Candidate], ranks: Sequence[int] = ()) -> list[str]:
+    """Communication a step of each candidate, against the plan's, and where its groups lie; with a calibration also
+    the interval, and with ``ranks`` (of the plan and the others) the rank."""
     kinds = plan.placement.parallelism.kinds
-    rows: list[Sequence[str]] = [("", "a step", "against it", *(f"{kind} reaches" for kind in kinds))]
-    for candidate in (plan, *others):
+    known = bool(plan.spreads)
+    head = ["", *(["rank"] if ranks else []), "a step", *(["interval"] if known else []), "against it"]
+    rows: list[Sequence[str]] = [(*head, *(f"{kind} reaches" for kind in kinds))]
+    for at, candidate in enumerate((plan, *others)):
         ratio = candidate.step_s / plan.step_s if plan.step_s else 1.0
         reaches = [candidate.placement.crossing(kind).highest for kind in kinds]
-        rows.append((candidate.name, format_duration(candidate.step_s), f"{ratio:.3g} x", *reaches))
-    return table(rows, left=(0, *range(3, 3 + len(kinds))))
+        rank = [str(ranks[at])] if ranks else []
+        ends = [_between(candidate.interval_s)] if known else []
+        rows.append((candidate.name, *rank, format_duration(candidate.step_s), *ends, f"{ratio:.3g} x", *reaches))
+    return table(rows, left=(0, *range(len(head), len(head) + len(kinds))))
+
+
+def _between(ends: tuple[float, float]) -> str:
+    return " to ".join(format_duration(end) for end in ends)
 
 
 def blasts(found: Sequence[Blast]) -> list[str]:

@@ -32,10 +32,20 @@ def algbw(size_bytes: int, time_s: float) -> float:
     return size_bytes / time_s if time_s > 0 else 0.0
 
 
+def what(size_bytes: int, count: int, dtype: str, op: str, root: int) -> str:
+    """The columns that say what was run; ``dtype`` by NumPy's name or nccl-tests'."""
+    return f"{size_bytes:>12}  {count:>12}  {TYPE_NAMES.get(dtype, dtype):>8}  {op:>6}  {root:>6}"
+
+
+def numbers(size_bytes: int, time_s: float, factor: float) -> str:
+    """The columns of time, algbw and busbw."""
+    bandwidth = algbw(size_bytes, time_s) / 1e9
+    return f"  {_shrink(time_s * 1e6, 7):>7}  {_shrink(bandwidth, 6):>6}  {_shrink(bandwidth * factor, 6):>6}"
+
+
 def row(result: Result, factor: float) -> str:
     """One line of the table, without the line's end."""
-    dtype = TYPE_NAMES.get(result.dtype, result.dtype)
-    line = f"{result.size_bytes:>12}  {result.count:>12}  {dtype:>8}  {result.op:>6}  {result.root:>6}"
+    line = what(result.size_bytes, result.count, result.dtype, result.op, result.root)
     return line + _measured(result, result.out_of_place, factor) + _measured(result, result.in_place, factor)
 
 
@@ -58,10 +68,8 @@ def footer(results: list[Result], factor: float) -> str:
 def _measured(result: Result, way: Measurement | None, factor: float) -> str:
     if way is None:
         return f"  {'N/A':>7}  {'N/A':>6}  {'N/A':>6}  {'N/A':>6}"
-    bandwidth = algbw(result.size_bytes, way.time_s) / 1e9
     wrong = "N/A" if way.wrong is None else f"{way.wrong:g}"
-    numbers = f"{_shrink(bandwidth, 6):>6}  {_shrink(bandwidth * factor, 6):>6}  {wrong:>6}"
-    return f"  {_shrink(way.time_s * 1e6, 7):>7}  {numbers}"
+    return f"{numbers(result.size_bytes, way.time_s, factor)}  {wrong:>6}"
 
 
 def _shrink(value: float, width: int) -> str:

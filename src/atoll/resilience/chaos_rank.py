@@ -63,7 +63,7 @@ class Voice:
 
 def main(settings: RankSettings, environ: Mapping[str, str], voice: Voice, results: Array) -> None:
     """Live until told otherwise; ``results[rank]`` counts the results that this rank was handed."""
-    faulthandler.register(signal.SIGUSR2, all_threads=True)
+    faulthandler.register(signal.SIGUSR2, file=2, all_threads=True)
     signal.signal(signal.SIGUSR1, lambda *_: shut_all_sockets())
     me = int(environ["ATOLL_RANK"])
     try:

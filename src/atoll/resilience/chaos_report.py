@@ -2,7 +2,8 @@
 
 A time is from the fault: *detection* until the last survivor in the communicator has its error, *recovery* from the
 last fault until the last member of the new communicator has finished its first collectives there. Double faults are in
-all counts, and in the times of recovery of their own line; the times of a kind are those of single faults.
+all counts, and in the times of recovery of their own line; the times of a kind are those of single faults, of all of
+them and then of those that hit rank 0 against those that hit another one: no rank is special.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ import msgspec
 from atoll.resilience.chaos_plan import Kind, Outcome, Second
 from atoll.units import format_duration
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
+RANK_0: Final = "rank 0"
+OTHERS: Final = "others"
 MAX_SHOWN: Final = 10
 
 
@@ -31,7 +34,10 @@ class Times(msgspec.Struct, frozen=True):
 
 
 class ChaosReport(msgspec.Struct, frozen=True, kw_only=True):
-    """See the module's text. ``injected`` counts victims by kind, ``faults`` the occasions."""
+    """See the module's text. ``injected`` counts victims by kind, ``faults`` the occasions.
+
+    Keys of ``detection`` and ``recovery``: a kind, a kind and ``rank 0`` or ``others`` (``kill others``), ``double``.
+    """
 
     schema_version: int = SCHEMA_VERSION
     seed: int
@@ -143,7 +149,7 @@ def render(report: ChaosReport) -> str:
     for title, table in (("detection", r.detection), ("recovery", r.recovery)):
         lines.append(f"  {title}")
         lines += [
-            f"    {label:<10} {times.count:>6}  {_short(times.median_s):>8} {_short(times.p99_s):>8} "
+            f"    {_shown(label):<10} {times.count:>6}  {_short(times.median_s):>8} {_short(times.p99_s):>8} "
             f"{_short(times.max_s):>8}"
             for label, times in table.items()
         ]
@@ -162,16 +168,18 @@ def to_json(report: ChaosReport) -> dict[str, Any]:
 
 
 def _groups(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:
-    groups: dict[str, list[Outcome]] = {kind.value: [] for kind in Kind}
-    groups |= {"rank 0": [], "double": []}
-    for outcome in outcomes:
-        if len(outcome.victims) > 1:
-            groups["double"].append(outcome)
-            continue
-        groups[outcome.kinds[0].value].append(outcome)
-        if outcome.was_rank_0:
-            groups["rank 0"].append(outcome)
-    return groups
+    groups: dict[str, list[Outcome]] = {}
+    for kind in Kind:
+        chosen = [outcome for outcome in outcomes if outcome.kinds == (kind,)]
+        groups[kind.value] = chosen
+        groups[f"{kind.value} {RANK_0}"] = [outcome for outcome in chosen if outcome.was_rank_0]
+        groups[f"{kind.value} {OTHERS}"] = [outcome for outcome in chosen if not outcome.was_rank_0]
+    return {**groups, "double": [outcome for outcome in outcomes if len(outcome.victims) > 1]}
+
+
+def _shown(label: str) -> str:
+    """The parts of a kind are put under it."""
+    return next((f"  {part}" for part in (RANK_0, OTHERS) if label.endswith(part)), label)
 
 
 def _times(seconds: list[float]) -> Times | None:

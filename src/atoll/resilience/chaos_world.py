@@ -16,6 +16,7 @@ import secrets
 import select
 import signal
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -179,8 +180,6 @@ class ChaosWorld:
             live({**environ, "ATOLL_RANK": str(rank)}, Voice(writing), self.results)
             status = 0
         except BaseException:
-            import traceback
-
-            traceback.print_exc()
+            os.write(2, traceback.format_exc().encode())  # whatever stands for sys.stderr in the observer
         finally:
             os._exit(status)

@@ -19,6 +19,7 @@ from atoll.errors import SpecError, nearest
 from atoll.runtime.communicator import Communicator
 from atoll.runtime.reduction import reduction
 from atoll.schedule.contract import COLLECTIVES
+from atoll.trace.events import pack
 
 Array = npt.NDArray[Any]
 LARGEST = 10  # of the numbers that are summed
@@ -29,7 +30,7 @@ AVERAGES = ("rank 0", "mean", "minimum", "maximum")  # nccl-tests' -a 0 to 3
 
 class Spec(msgspec.Struct, frozen=True):
     """What to measure. ``sizes_bytes`` in order; ``average`` indexes ``AVERAGES``, ``transport`` is one of
-    ``runtime.transport``."""
+    ``runtime.transport``. ``record``: also a trace of one out-of-place call of each."""
 
     collective: str
     algorithms: tuple[str, ...]
@@ -43,6 +44,7 @@ class Spec(msgspec.Struct, frozen=True):
     average: int = 1
     timeout_s: float = 60.0
     transport: str = "tcp"
+    record: bool = False
 
 
 class Measurement(msgspec.Struct, frozen=True):
@@ -57,7 +59,7 @@ class Result(msgspec.Struct, frozen=True):
 
     ``sent_bytes`` and ``received_bytes`` are payload bytes of one out-of-place call, by rank, as really passed to the
     peers; ``overhead_bytes`` are the headers sent with them. ``ways`` are the payload bytes of all ranks by the way
-    they took, those of ``WAYS`` that were taken.
+    they took, those of ``WAYS`` that were taken. ``trace`` is packed, at rank 0; empty where none was asked for.
     """
 
     algorithm: str
@@ -72,6 +74,7 @@ class Result(msgspec.Struct, frozen=True):
     received_bytes: tuple[int, ...]
     overhead_bytes: tuple[int, ...]
     ways: dict[str, int] = {}
+    trace: bytes = b""
 
 
 def dtype_named(name: str) -> np.dtype[Any]:
@@ -156,6 +159,7 @@ class Case:
             root=spec.root if COLLECTIVES[spec.collective].rooted else -1, out_of_place=out_of_place, in_place=in_place,
             sent_bytes=tuple(everyone[0]), received_bytes=tuple(everyone[1]), overhead_bytes=tuple(everyone[2]),
             ways={way: sum(column) for way, column in zip(WAYS, everyone[3:], strict=True) if sum(column)},
+            trace=self._trace() if spec.record else b"",
         )  # fmt: skip
 
     def call(self, source: Array, out: Array) -> Callable[[], Any]:
@@ -217,6 +221,15 @@ class Case:
             mine = (time.perf_counter() - start) / self.spec.iterations
         times = self.comm.all_gather(np.array([mine]))
         return float((times[0], times.mean(), times.min(), times.max())[self.spec.average])
+
+    def _trace(self) -> bytes:
+        """When the messages of one more call were on their way; ranks begin it together."""
+        call = self.call(*self.buffers(in_place=False))
+        self.comm.barrier(timeout=self.spec.timeout_s)
+        self.comm.record()
+        call()
+        trace = self.comm.trace()
+        return b"" if trace is None else pack(trace)
 
     def _input(self, rank: int) -> Array:
         index = np.arange(self.input_count, dtype=np.int64)

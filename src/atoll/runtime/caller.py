@@ -29,6 +29,7 @@ from atoll.runtime.plans import Plan
 from atoll.runtime.process import Process
 from atoll.runtime.program import LOCAL, Lane, Program
 from atoll.runtime.ready import OWN_SCRATCH_BYTES, ReadyCall
+from atoll.runtime.record import Recorder
 from atoll.runtime.reduction import Reduction
 from atoll.runtime.shared_link import SharedLink
 from atoll.runtime.task import Task
@@ -63,6 +64,7 @@ class Caller:
         self.timeout_s = timeout_s
         self.counts = counts
         self.error: BaseException | None = None
+        self.recorder: Recorder | None = None
         self._sequence = 0
         self._links: dict[tuple[int, int], AnyLink] = {}
         self._ready: dict[tuple[Plan, np.dtype[Any], Reduction | None], ReadyCall] = {}
@@ -119,7 +121,7 @@ class Caller:
         try:
             process.control.enter(call)
             stopped: Stopped | None = None
-            if not async_op:
+            if not async_op and self.recorder is None:
                 outcome = self._run_alone(call, ready, source, target)
                 if outcome is True:
                     if finish is not None:
@@ -211,6 +213,9 @@ class Caller:
         """What ``Progress`` is to move, with its connections made; ``stopped``: what of it is done already."""
         program = ready.plan.program
         deadline = time.monotonic() + timeout_s
+        recorded = (
+            None if self.recorder is None else self.recorder.begin(call.collective, ready.plan.algorithm, program)
+        )
         links = self._links_for(call, program.lanes, timeout_s, deadline)
         scratch = self._scratch.take(program.scratch_bytes) if stopped is None else stopped.scratch
 
@@ -224,11 +229,15 @@ class Caller:
             _count_tokens(program, links)
             if finish is not None:
                 finish()
+            if recorded is not None:
+                recorded.ended()
 
         source, target = (NOTHING if array is None else flat_bytes(array) for array in arrays)
         machine = Machine(program, (source, target, scratch), ready.dtype, ready.reduction, staging)
         if stopped is not None:
             machine.resume(stopped.marks, stopped.posted, stopped.rests)
+        if recorded is not None:
+            machine.observer = recorded.advanced
         return Task(call, machine, links, self.world_ranks, timeout_s, deadline, asynchronous, on_finish)
 
     def release(self, error: BaseException) -> None:

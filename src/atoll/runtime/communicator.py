@@ -42,6 +42,7 @@ from atoll.runtime.link import ByteCount
 from atoll.runtime.plans import AlgorithmLike, Plans, transfer_plan
 from atoll.runtime.process import Process
 from atoll.runtime.ready import ReadyCall
+from atoll.runtime.record import Recorder, gather_trace
 from atoll.runtime.recovery import Agreed, Recovery
 from atoll.runtime.reduction import OperationLike, Reduction, reduction
 from atoll.runtime.stability import Order, order_asked
@@ -49,6 +50,7 @@ from atoll.runtime.stragglers import Lateness, score
 from atoll.runtime.tuning import unpack
 from atoll.schedule.contract import contract
 from atoll.schedule.partition import balanced
+from atoll.trace.events import Trace
 
 DEFAULT_TIMEOUT_S = 60.0
 _SURVEYED_CALLS = 256  # sixteen half-lives of a score: what lies further back does not show
@@ -282,6 +284,24 @@ class Communicator:
         """Bytes passed to and from the sockets of each peer so far, by rank, point-to-point transfers included."""
         ranks = self._caller.world_ranks
         return {ranks.index(peer): copy(count) for peer, count in sorted(self._caller.counts.items())}
+
+    def record(self) -> None:
+        """Record when the messages of this rank's collectives move, from the next call on, until ``trace``.
+
+        Meanwhile small collectives take longer (``runtime.record``). Point-to-point transfers are not recorded.
+        """
+        self._caller.recorder = Recorder()
+
+    def trace(self) -> Trace | None:
+        """What was recorded on all ranks, at rank 0; ``None`` elsewhere. A collective; it ends the recording.
+
+        All ranks have called ``record`` before the same call.
+        """
+        caller = self._caller
+        recorder, caller.recorder = caller.recorder, None
+        if recorder is None:
+            raise SpecError("trace: nothing was recorded; call record() first, on every rank")
+        return gather_trace(self, recorder, caller.process.membership.peers[caller.world_ranks[self.rank]].host)
 
     def close(self) -> None:
         """Leave: what is in flight is given up, connections close.

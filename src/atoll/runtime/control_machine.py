@@ -7,7 +7,8 @@ facts, and each comes to the verdict by itself; nobody is special, and any one m
 
 - All have called and the calls differ: ``CollectiveMismatch``. Where calls differ and somebody has still to come, the
   others are not kept waiting for long (``GRACE_S``).
-- A rank's deadline has passed: ``CollectiveTimeout``, after at most ``ANSWER_S`` for those that have not answered.
+- A rank's deadline has passed: ``CollectiveTimeout``, after at most ``ANSWER_S`` for those that have not answered, or
+  some times that for those that give signs of life: who is only slow to answer is no culprit.
 - A rank is lost (``roster``): ``PeerLost`` in every communicator it is in.
 - A data connection broke and nothing of the above has explained it in ``SUSPICION_S``: ``PeerLost``.
 
@@ -248,8 +249,12 @@ class ControlMachine:
         for communicator in list(self._communicators.values()):
             for sequence, inquiry in list(communicator.inquiries.items()):
                 if inquiry.decide_at is not None and inquiry.decide_at <= now:
-                    inquiry.decide_at = None
-                    self._conclude(communicator, sequence)
+                    if self._unanswered(communicator, inquiry, living=True) and inquiry.extensions < MAX_EXTENSIONS:
+                        inquiry.extensions += 1
+                        inquiry.decide_at = now + ANSWER_S
+                    else:
+                        inquiry.decide_at = None
+                        self._conclude(communicator, sequence)
             for peer, (when, reason) in list(communicator.suspicions.items()):
                 if when <= now:
                     del communicator.suspicions[peer]
@@ -278,6 +283,8 @@ class ControlMachine:
         for communicator in self._communicators.values():
             if communicator.ledger.failure is None:
                 awaited.update(self._slow_answers(communicator))
+                for inquiry in communicator.inquiries.values():
+                    awaited.update(self._unanswered(communicator, inquiry))
         self.roster.wait_for(awaited, now)
 
     # Comparing notes.
@@ -311,6 +318,10 @@ class ControlMachine:
         """The others may be ahead of us in making a communicator; of one that is closed here they have been told."""
         if communicator_id not in self._closed:
             self._unclaimed.append((peer, message))
+            if isinstance(message, Draft) and message.author == peer:
+                # An author does not wait for a program that has yet to learn of its communicator.
+                absent = Report(communicator_id, message.report.sequence, Standing.NOT_YET)
+                self._instructions.append(Send(peer, Draft(communicator_id, peer, absent)))
 
     def _hear(self, communicator: OpenCommunicator, inquiry: Inquiry, peer: int, report: Report, now: float) -> None:
         known = inquiry.reports.get(peer)
@@ -432,6 +443,12 @@ class ControlMachine:
             verdict = verdicts.timeout(call, ledger.ranks, inquiry.reports, inquiry.answered, inquiry.timeout_s)
             communicator.slow.update(rank for rank in ledger.ranks if rank not in inquiry.answered)
             self._find(communicator, verdict)
+
+    def _unanswered(self, communicator: OpenCommunicator, inquiry: Inquiry, living: bool = False) -> list[int]:
+        """After a deadline: who has still to say where it stands; ``living``: of those that give signs of life."""
+        asked = () if inquiry.timeout_s is None else communicator.ledger.ranks
+        missing = [rank for rank in asked if rank not in inquiry.answered and self._answers(communicator, rank)]
+        return [rank for rank in missing if not (living and self.roster.is_late(rank))]
 
     # One verdict.
 

@@ -34,6 +34,9 @@ from atoll.runtime.wire import WireError
 MEETING_S: Final = 60.0
 # Between attempts at a peer that drops us; the second comes at once.
 RETRY_S: Final = 0.05
+# An attempt that nobody has answered is made anew: the kernel would send its first packet, where that was lost, again
+# after 1, 3, 7, 15 and 31 seconds (tcp_syn_retries in tcp(7)).
+CONNECT_S: Final = 1.0
 _WORTH_RETRYING: Final = (
     errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT, errno.ECONNRESET, errno.EPIPE, errno.EAGAIN,
 )  # fmt: skip
@@ -81,8 +84,15 @@ class _Opening:
         self.handshake: Initiator | None = None
         self.meeting: _Meeting | None = None
         self.retry_at = 0.0
+        self.connect_by = 0.0
         self.attempts = 0
         self.trouble = "no answer"
+
+    def next_at(self) -> float:
+        """When there is something to do even if nothing comes."""
+        if self.sock is None:
+            return min(self.deadline, self.retry_at)
+        return min(self.deadline, self.connect_by) if self.handshake is None else self.deadline
 
 
 class _Meeting:
@@ -166,10 +176,7 @@ class Endpoint:
     def next_deadline(self) -> float | None:
         """When ``pump`` has something to do even if not readable, in ``time.monotonic()`` seconds; None for never."""
         with self._lock:
-            times = [
-                min(opening.deadline, opening.retry_at) if opening.sock is None else opening.deadline
-                for opening in self._opening.values()
-            ]
+            times = [opening.next_at() for opening in self._opening.values()]
             times += [meeting.deadline for meeting in self._meetings.values()]
             accepting = self._reception.next_deadline() if self._reception is not None and not self._closed else None
         if accepting is not None:
@@ -375,6 +382,7 @@ class Endpoint:
         opening.sock = sock
         opening.handshake = None
         opening.meeting = None
+        opening.connect_by = now + CONNECT_S
         error = sock.connect_ex((peer.address, peer.port))
         self._opening_by_fd[sock.fileno()] = opening
         self._epoll.register(sock.fileno(), select.EPOLLOUT)
@@ -476,6 +484,8 @@ class Endpoint:
                 self._fail(opening, f"not done by its deadline; last: {opening.trouble}")
             elif opening.sock is None and opening.retry_at <= now:
                 self._attempt(opening, now)
+            elif opening.sock is not None and opening.handshake is None and opening.connect_by <= now:
+                self._retry(opening, "nobody answers there", now)
 
 
 def _key(identity: Identity) -> ConnectionKey:

@@ -13,6 +13,7 @@ The transport asks for memory and says what happened; the machine moves marks:
 ``move(lane)``         make local moves as far as they may go; whether any was made
 ``nudge(lane)``        an incoming lane may go on: reduce what is staged
 ``take_woken()``       lanes that an advance has unblocked since the last call; the transport pumps them
+``observer``           if it is set, told of every advance: the operation's number and its mark before
 
 Bytes that only replace land where they belong, without a copy. Bytes to be reduced land in the connection's one
 staging segment and are reduced from there, so that receiving, reducing and sending overlap segment by segment. A
@@ -25,7 +26,7 @@ Marks of reductions move by whole elements. All memory is given by the caller; t
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -54,6 +55,17 @@ class _Cursor:
         self.posted = 0
         self.staging: memoryview | None = None
         self.staged: npt.NDArray[Any] | None = None
+
+
+class Unfinished(NamedTuple):
+    """Where a lane is: the step of a block that it is in, the chunk that it moves there, -1 for a token, and the bytes
+    that are left to it in all steps."""
+
+    lane: Lane
+    block: int
+    step: int
+    chunk: int
+    num_bytes: int
 
 
 class Machine:
@@ -87,6 +99,7 @@ class Machine:
         self._itemsize = dtype.itemsize
         self._marks = [0] * len(program.operations)
         self._left = len(program.operations)
+        self.observer: Callable[[int, int], None] | None = None
         self._woken: list[int] = []
         self._cursors = [_Cursor(lane) for lane in program.lanes]
         for cursor in self._cursors:
@@ -294,14 +307,17 @@ class Machine:
         """A number that grows with every byte moved."""
         return sum(self._marks)
 
-    def unfinished(self) -> list[tuple[Lane, int, int]]:
-        """For a story: lanes with work left, the step they are in, and the bytes they have still to move."""
+    def unfinished(self) -> list[Unfinished]:
+        """For a story: lanes with work left, and where they are."""
+        program = self.program
         left = []
         for cursor in self._cursors:
             rest = cursor.operations[cursor.at :]  # looked at once: another thread may ask while this one moves
             if rest:
                 missing = sum(operation.num_bytes - self._marks[operation.number] for operation in rest)
-                left.append((cursor.lane, rest[0].step, missing))
+                block, step = divmod(rest[0].step, program.num_steps)
+                is_token = rest[0].number >= program.payload_operations
+                left.append(Unfinished(cursor.lane, block, step, -1 if is_token else rest[0].chunk, missing))
         return left
 
     def _limit(self, operation: Operation) -> int:
@@ -357,6 +373,8 @@ class Machine:
 
     def _advance(self, cursor: _Cursor, operation: Operation, num_bytes: int) -> None:
         number = operation.number
+        if self.observer is not None:
+            self.observer(number, self._marks[number])
         mark = self._marks[number] + num_bytes
         self._marks[number] = mark
         wakes = self.program.wakes[number]

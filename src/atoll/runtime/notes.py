@@ -17,6 +17,7 @@ class Inquiry:
         self.decide_at: float | None = None
         self.timeout_s: float | None = None  # this rank's deadline has passed
         self.answered: set[int] = set()  # who has answered since then
+        self.extensions = 0  # how often the others were given more time for that
 
     def complete(self, ranks: Sequence[int]) -> bool:
         """Whether every rank has said what it called."""

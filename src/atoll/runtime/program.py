@@ -48,7 +48,7 @@ class Operation(msgspec.Struct):
     which operand of the operation they are. ``lend`` says of a send that its memory may be left with the receiver until
     that has read it: nothing of the same step waits to overwrite it. Where two ranks exchange one place (recursive
     doubling in place), each would wait for the other to read first; between steps there is no such circle, since what
-    a step waits for lies in earlier steps.
+    a step waits for lies in earlier steps. ``chunk`` is the lowest number of the chunks that it moves, for a trace.
     """
 
     number: int
@@ -60,6 +60,7 @@ class Operation(msgspec.Struct):
     received_first: bool = False
     lend: bool = True
     guards: list[Guard] = []
+    chunk: int = 0
 
 
 class Lane(msgspec.Struct):
@@ -77,7 +78,7 @@ class Lane(msgspec.Struct):
 class Program(msgspec.Struct):
     """``lanes[i].number == i``; ``wakes[operation]`` are the lanes that an advance of its mark may unblock.
 
-    ``operations[payload_operations:]`` are tokens.
+    ``operations[payload_operations:]`` are tokens. A block has ``num_steps`` steps; those of the next block follow.
     """
 
     name: str
@@ -92,6 +93,7 @@ class Program(msgspec.Struct):
     output_bytes: int
     needs_reduction: bool
     payload_operations: int
+    num_steps: int = 1
 
     @property
     def sent_bytes(self) -> int:
@@ -247,9 +249,9 @@ class _Builder:
         first_step = self.blocks * self.steps
         self.blocks += 1
         columns = (chunks.row, chunks.step, chunks.src, chunks.dst, chunks.src_chunk, chunks.dst_chunk,
-                   chunks.operand_chunk, chunks.channel)  # fmt: skip
+                   chunks.operand_chunk, chunks.channel, self.number)  # fmt: skip
         previous_row = -1
-        for entry, (row, step, src, dst, src_chunk, dst_chunk, operand_chunk, channel) in enumerate(
+        for entry, (row, step, src, dst, src_chunk, dst_chunk, operand_chunk, channel, number) in enumerate(
             zip(*(column.tolist() for column in columns), strict=True)
         ):
             num_bytes = self.size[entry]
@@ -274,10 +276,11 @@ class _Builder:
             if last is not None and _continues(last, source, target, operand, received_first):
                 where = (last.number, last.num_bytes)
                 last.num_bytes += num_bytes
+                last.chunk = min(last.chunk, number)
             else:
                 operation = Operation(
                     len(self.operations), num_bytes, first_step + step, source, target, operand, received_first,
-                    guards=[],
+                    guards=[], chunk=number,
                 )  # fmt: skip
                 self.operations.append(operation)
                 self.lane_of.append(lane.number)
@@ -345,6 +348,7 @@ class _Builder:
             output_bytes=output_bytes,
             needs_reduction=any(operation.operand is not None for operation in self.operations),
             payload_operations=self.payload_operations,
+            num_steps=max(self.steps, 1),
         )
 
     def _lane(self, peer: int, channel: int, incoming: bool) -> Lane:

@@ -6,8 +6,9 @@ Asynchronous collectives are driven by a background thread while nobody waits; a
 it. Everything that is to be started or ended goes through an inbox, so that submitting never waits for the driver.
 
 The driver yields the processor a few times before it sleeps in epoll: on a machine with a core for every rank the
-answer is usually there at once, and with fewer the core goes to a rank that has something to do. Links through shared
-memory give no sign while it is awake: it looks at them at every turn, and says that it sleeps before it does.
+answer is usually there at once, and with fewer the core goes to a rank that has something to do (``yielding``). Links
+through shared memory give no sign while it is awake: it looks at them at every turn, and says that it sleeps before it
+does.
 
 **Interruptions.** An exception may come out of an operation, or out of nowhere (Ctrl-C, a signal handler). Where it
 meets a machine on the move, that machine's communicator ends, and the other ranks are told. While the driver waits
@@ -34,6 +35,7 @@ from atoll.runtime.link import Pumped
 from atoll.runtime.shared_link import SharedLink
 from atoll.runtime.task import Task
 from atoll.runtime.wakeup import Wakeup
+from atoll.runtime.yielding import Yielding
 
 SPINS = 30
 QUIET_S = 0.1  # a collective that has not moved for about so long compares notes
@@ -64,6 +66,7 @@ class Progress:
         self._ready: deque[AnyLink] = deque()
         self._moving: deque[Task] = deque()
         self._look_at = 0.0
+        self._yielding = Yielding()
         self._turn = threading.Condition()
         self._driver = 0  # the thread that has the wheel; 0: none
         self._amid = False  # the driver is amid something, not waiting for events
@@ -287,8 +290,8 @@ class Progress:
                         return
             elif spins < SPINS:
                 spins += 1
-                if spins > 1:
-                    os.sched_yield()
+                if spins > 1 and not self._yielding.once():
+                    spins = SPINS
                 self._queue_shared(self._sharing)
             else:
                 now = time.monotonic()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from atoll.runtime.descriptor import CallDescriptor
 from atoll.runtime.link import HEADER, Link
-from atoll.runtime.machine import Machine
+from atoll.runtime.machine import Machine, Unfinished
 from atoll.runtime.program import LOCAL
 
 if TYPE_CHECKING:
@@ -56,21 +56,29 @@ class Task:
 
     def waits_on(self) -> list[int]:
         """World ranks whose bytes are awaited; where there are none, those that have yet to take ours."""
-        left = [lane for lane, _, _ in self.machine.unfinished() if lane.peer != LOCAL]
+        left = [rest.lane for rest in self.machine.unfinished() if rest.lane.peer != LOCAL]
         awaited = [lane for lane in left if lane.incoming] or left
         return sorted({self.world_ranks[lane.peer] for lane in awaited})
 
     def progress(self) -> str:
-        """How far it has come, in words for a story."""
+        """How far it has come, in words for a story: on each lane the bytes left, the step and the chunk reached."""
         left = self.machine.unfinished()
         if not left:
             return "all bytes moved"
-        awaited = [(lane, step, rest) for lane, step, rest in left if lane.incoming]
-        parts = [f"{rest} bytes still to come from rank {lane.peer} (step {step})" for lane, step, rest in awaited]
-        parts += [
-            f"{rest} bytes still to go to rank {lane.peer} (step {step})"
-            for lane, step, rest in left
-            if not lane.incoming and lane.peer != LOCAL
-        ]
+        left.sort(key=lambda rest: not rest.lane.incoming)
+        parts = [self._words(rest) for rest in left if rest.lane.peer != LOCAL]
         shown = parts[:4] + ([f"and {len(parts) - 4} more"] if len(parts) > 4 else [])
-        return "; ".join(shown) or "local moves left"
+        return "; ".join(shown) or f"local moves left ({self._place(left[0])})"
+
+    def _words(self, rest: Unfinished) -> str:
+        way = "come from" if rest.lane.incoming else "go to"
+        plural = "" if rest.num_bytes == 1 else "s"
+        return f"{rest.num_bytes} byte{plural} still to {way} rank {rest.lane.peer} ({self._place(rest)})"
+
+    def _place(self, rest: Unfinished) -> str:
+        """Numbered from 0, as in the schedule's table."""
+        if rest.chunk < 0:
+            return "the token at the end"
+        program = self.machine.program
+        in_blocks = program.operations[program.payload_operations - 1].step >= program.num_steps
+        return f"{f'block {rest.block}, ' if in_blocks else ''}step {rest.step}, chunk {rest.chunk}"

@@ -64,8 +64,8 @@ def gone(
     else:
         during = f"(communicator {communicator_id:x})"
     parts = [
-        f"{_who(peers, ranks)} ({'; '.join(lost[peer].name for peer in peers)}) {verb}{' ' + during if first else ''}: "
-        f"{why}"
+        f"{_who(peers, ranks)} ({'; '.join(lost[peer].name for peer in peers)}) "
+        f"{verb if len(peers) == 1 else verb.replace('was', 'were')}{' ' + during if first else ''}: {why}"
         for first, ((verb, why), peers) in zip(chain((True,), repeat(False)), groups.items(), strict=False)
     ]
     waiting = waiting_chain(of, [place[peer] for peer in lost], place, ranks)

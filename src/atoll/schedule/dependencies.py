@@ -30,6 +30,7 @@ import numpy.typing as npt
 from atoll.schedule.contract import IntArray
 from atoll.schedule.prove import ProvenSchedule
 from atoll.schedule.runs import expand
+from atoll.schedule.sorting import order_by
 from atoll.schedule.table import REPLACE
 
 READ, APPLY = 0, 1
@@ -56,9 +57,9 @@ class Dependencies(msgspec.Struct, frozen=True, eq=False):
         return len(self.before)
 
 
-def derive(proven: ProvenSchedule, rank: int | None = None) -> Dependencies:
-    """All edges of the schedule, or those at one rank."""
-    events = _events(proven, rank)
+def derive(proven: ProvenSchedule, rank: int | range | None = None) -> Dependencies:
+    """All edges of the schedule, or those at one rank, or at the ranks of a range without gaps."""
+    events = _events(proven, rank if rank is None or isinstance(rank, range) else range(rank, rank + 1))
     count = len(events.row)
     if count == 0:
         empty = np.zeros(0, dtype=np.int64)
@@ -94,9 +95,9 @@ class _Events(NamedTuple):
     shortness: IntArray  # of two chunks the one with the greater shortness is never longer, whatever the length
 
 
-def _events(proven: ProvenSchedule, rank: int | None) -> _Events:
+def _events(proven: ProvenSchedule, ranks: range | None) -> _Events:
     schedule, terms = proven.schedule, proven.contract
-    rows = schedule.columns() if rank is None else schedule.rows_of(rank)
+    rows = schedule.columns() if ranks is None else schedule.rows_of(ranks)
     chunks, place = expand(rows)
     memory = np.asarray(schedule.header.memory_chunks, dtype=np.int64)
     base = np.cumsum(memory) - memory
@@ -122,9 +123,10 @@ def _events(proven: ProvenSchedule, rank: int | None) -> _Events:
     owner = all_of(chunks.src, chunks.dst, chunks.dst)
     row = all_of(chunks.row, chunks.row, chunks.row)
     when = all_of(chunks.step, chunks.step, chunks.step) * 2 + writes
-    order = _order(position, when, all_of(chunks.src, chunks.src, chunks.src), row)
-    if rank is not None:
-        order = order[owner[order] == rank]
+    # Writes of one step go by source, then by row, as they are given; reads between two writes by anything.
+    order = order_by(position - position.min(initial=0), when, all_of(chunks.src, chunks.src, chunks.src))
+    if ranks is not None:  # what is at other ranks comes before and after
+        order = order[np.count_nonzero(owner < ranks.start) : len(order) - np.count_nonzero(owner >= ranks.stop)]
     return _Events(
         position=position[order],
         owner=owner[order],
@@ -174,7 +176,7 @@ def _merge(events: _Events, before: IntArray, after: IntArray) -> Dependencies:
     before_end = events.row[before] * 2 + events.side[before]
     ahead = events.place[after] - events.place[before]  # a row may meet another twice: by its operand and its target
     ahead -= ahead.min(initial=0)
-    order = _order(after_end, before_end, ahead, events.place[after])
+    order = order_by(after_end, before_end, ahead, events.place[after])
     before, after, before_end, after_end = before[order], after[order], before_end[order], after_end[order]
     ahead = ahead[order]
     joins: npt.NDArray[np.bool_] = (
@@ -195,15 +197,3 @@ def _merge(events: _Events, before: IntArray, after: IntArray) -> Dependencies:
         after_index=events.place[first_after],
         num_chunks=np.diff(np.r_[starts, len(before)]),
     )
-
-
-def _order(*keys: IntArray) -> IntArray:
-    """Stable order by keys of at least 0, the first foremost; packed into one integer, if they fit, to sort faster."""
-    widths = [int(key.max(initial=0)).bit_length() for key in keys]
-    if sum(widths) > 63:
-        return np.lexsort(keys[::-1])
-    packed = np.zeros(len(keys[0]), dtype=np.int64)
-    for key, width in zip(keys, widths, strict=True):
-        packed <<= width
-        packed |= key
-    return np.argsort(packed, kind="stable")

@@ -202,9 +202,11 @@ class Schedule:
         row = np.arange(*which.indices(len(self)), dtype=np.int64) if isinstance(which, slice) else which
         return Columns(**{name: self._columns[name][which].astype(np.int64) for name in COLUMNS}, row=row)
 
-    def rows_of(self, rank: int) -> Columns:
-        """The rows that the rank sends, receives or moves, in table order."""
-        mine = (self._columns["src"] == rank) | (self._columns["dst"] == rank)
+    def rows_of(self, rank: int | range) -> Columns:
+        """The rows that the rank, or one of a range without gaps, sends, receives or moves, in table order."""
+        first, last = (rank.start, rank.stop - 1) if isinstance(rank, range) else (rank, rank)
+        src, dst = self._columns["src"], self._columns["dst"]
+        mine = ((src >= first) & (src <= last)) | ((dst >= first) & (dst <= last))
         return self.columns(np.flatnonzero(mine))
 
     def fingerprint(self) -> str:

@@ -12,15 +12,15 @@ from typing import Final
 from atoll.simulator.prediction import Spread
 
 PRESET_SPREADS: Final[tuple[Spread, ...]] = (
-    Spread(336, 0.973, 0.830, 1.175),
-    Spread(336, 1.091, 0.868, 1.308),
-    Spread(192, 1.072, 0.901, 1.265),
-    Spread(144, 1.037, 0.962, 1.116),
+    Spread(336, 0.966, 0.827, 1.170),
+    Spread(336, 1.110, 0.913, 1.313),
+    Spread(192, 1.091, 0.961, 1.269),
+    Spread(144, 1.037, 0.962, 1.122),
 )
 
 HELD_OUT_SPREADS: Final[tuple[Spread, ...]] = (
-    Spread(280, 1.021, 0.966, 1.235),
-    Spread(280, 1.010, 0.896, 1.144),
-    Spread(160, 1.003, 0.874, 1.090),
-    Spread(120, 1.002, 0.943, 1.084),
+    Spread(280, 0.999, 0.939, 1.074),
+    Spread(280, 0.998, 0.927, 1.082),
+    Spread(160, 1.023, 0.926, 1.104),
+    Spread(120, 1.002, 0.943, 1.089),
 )

@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from atoll.errors import SpecError
 from atoll.simulator.communicator import Communicator
 from atoll.simulator.nccl_environment import NcclEnvironment
-from atoll.simulator.nccl_time import NO_FACTORS, Factors, collective_time, is_point_to_point, point_to_point_time
+from atoll.simulator.nccl_point_to_point import is_point_to_point, point_to_point_time
+from atoll.simulator.nccl_time import NO_FACTORS, Factors, collective_time
 from atoll.simulator.nccl_tuner import estimates
 from atoll.simulator.prediction import Spread, spreads_by_band
 

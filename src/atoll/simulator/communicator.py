@@ -33,7 +33,11 @@ _USUAL_NETWORK_LATENCY_S: Final = 2.2e-6
 
 
 class Communicator(msgspec.Struct, frozen=True):
-    """See the module's text; rates in bytes per second, ``network_latency_s`` what a route takes beyond InfiniBand's.
+    """See the module's text; rates in bytes per second.
+
+    ``network_latency_s`` is what a route takes beyond InfiniBand's, ``told_latency_us`` what the network's plugin tells
+    NCCL that it takes, which only its tuner believes; ``ordered`` whether the network keeps the order of stores that LL
+    and LL128 rely on.
 
     ``per_domain`` is the number of ranks of the largest domain, ``smallest_domain`` of the smallest.
     ``exchange_s_per_byte`` is the time it takes the slowest domain to send one byte from each of its ranks to each rank
@@ -54,6 +58,8 @@ class Communicator(msgspec.Struct, frozen=True):
     network_bytes_per_s: float
     nics: int
     network_latency_s: float
+    told_latency_us: float
+    ordered: bool
     exchange_s_per_byte: float
     beyond_leaf: float
     leaf_bytes_per_s: float
@@ -108,6 +114,7 @@ def _of_nodes(
     nics = np.array([one.nics for one in looked_at])[kind_of_node]
     types = [cluster.node_type(node) for node, _ in kinds]
     gpus = [constants.gpu_facts(one.gpu.name) for one in types]
+    cables = [link.speed.latency.source for one in types for link in one.links if link.kind is LinkKind.NETWORK]
     # The oldest GPU decides, as in NCCL.
     known = min((one for one in gpus if one is not None), key=lambda one: one.compute, default=None)
     first = types[0]
@@ -138,6 +145,8 @@ def _of_nodes(
         network_bytes_per_s=float(out.min()) if domains > 1 else 0.0,
         nics=int(np.bincount(domain, weights=nics).min()) if domains > 1 else 0,
         network_latency_s=_network_latency(cluster, nodes, masks, domain, transport) if domains > 1 else 0.0,
+        told_latency_us=constants.EFA_TOLD_LATENCY_US if domains > 1 and any("EFA" in one for one in cables) else 0.0,
+        ordered=domains == 1 or not any("EFA without RDMA write" in one for one in cables),
         exchange_s_per_byte=float((crossing / out).max()) if domains > 1 else 0.0,
         beyond_leaf=beyond,
         leaf_bytes_per_s=leaf,

@@ -24,7 +24,7 @@ import numpy as np
 
 from atoll.errors import InternalError
 from atoll.schedule.dependencies import APPLY, READ, derive
-from atoll.schedule.prove import ProvenSchedule
+from atoll.simulator.job import Job, check_jobs
 from atoll.topology.cluster import Cluster
 from atoll.topology.routes import DEFAULT_TRANSPORT, Transport, find_routes
 
@@ -34,14 +34,6 @@ _LOCAL_BYTES_PER_S = 1e15
 """A move within a rank's memory takes no link and next to no time."""
 _MOST_STILL = 10_000
 """Events without time between them, after which something is wrong with this file."""
-
-
-class Job(msgspec.Struct, frozen=True):
-    """One collective: rank r of ``proven`` runs on GPU ``gpus[r]``; ``size_bytes`` is the whole vector's."""
-
-    proven: ProvenSchedule
-    gpus: tuple[int, ...]
-    size_bytes: float
 
 
 class _Mark(msgspec.Struct, frozen=True):
@@ -75,6 +67,7 @@ class _Rows:
         self.marks: list[list[_Mark]] = []
         self.edges: list[set[float]] = []
         self.lanes: list[list[int]] = []
+        self.start_s: list[float] = []
         for job in jobs:
             self._add(cluster, job, transport)
         count = len(self.total)
@@ -92,6 +85,7 @@ class _Rows:
         self.links += [tuple(int(link) for link in routes[at]) for at in range(len(routes))]
         self.latency_s += routes.latency_s(cluster).tolist()
         self.total += (schedule.column("num_chunks") * chunk).tolist()
+        self.start_s += [job.start_s] * len(routes)
         self.marks += [[] for _ in range(len(routes))]
         self.edges += [set() for _ in range(len(routes))]
         lanes: dict[tuple[int, int, int], list[int]] = {}
@@ -124,7 +118,8 @@ class _Rows:
 
 
 def fluid_time_s(cluster: Cluster, jobs: Sequence[Job], transport: Transport = DEFAULT_TRANSPORT) -> float:
-    """Seconds until the last transfer of all jobs has ended; they begin together. ``SpecError`` for a missing route."""
+    """When the last transfer of all jobs has ended, from time 0. ``SpecError`` as for ``flow.simulate``."""
+    check_jobs(jobs)
     rows = _Rows(cluster, jobs, transport)
     capacity = dict(enumerate(cluster.usable_bytes_per_s.tolist()))
     heads = dict.fromkeys(range(len(rows.lanes)), 0)
@@ -156,14 +151,13 @@ def _ready(rows: _Rows, current: Sequence[int], now: float) -> tuple[dict[int, t
     """The rows that move, each with those whose marks it is at, and when the next latency ends."""
     standing = {row: found for row in current if (found := rows.standing(row)).may}
     moving = _under_way(rows, standing, now)
-    while starting := _starting(rows, standing, moving):
+    while starting := _starting(rows, standing, moving, now):
         for row in starting:
             rows.begins[row] = now + rows.latency_s[row]
         # Without a latency they move at once, and others may start with them.
         moving = _under_way(rows, standing, now)
-    wake = min(
-        (begins for row in current if (begins := rows.begins[row]) is not None and begins > now), default=math.inf
-    )
+    due = (rows.start_s[row] if (begins := rows.begins[row]) is None else begins for row in current)
+    wake = min((time for time in due if time > now), default=math.inf)
     return {row: tuple(mark.before for mark in standing[row].at) for row in moving}, wake
 
 
@@ -180,9 +174,9 @@ def _under_way(rows: _Rows, standing: dict[int, _Standing], now: float) -> set[i
     return chosen
 
 
-def _starting(rows: _Rows, standing: dict[int, _Standing], moving: set[int]) -> set[int]:
+def _starting(rows: _Rows, standing: dict[int, _Standing], moving: set[int], now: float) -> set[int]:
     """The messages whose first byte is there, or comes with what moves."""
-    chosen = {row for row in standing if rows.begins[row] is None}
+    chosen = {row for row in standing if rows.begins[row] is None and rows.start_s[row] <= now}
 
     def waits(mark: _Mark) -> bool:
         return mark.before not in moving and not (mark.room and mark.before in chosen)

@@ -21,7 +21,8 @@ from atoll.readers.nccl_tests import NcclTestRow, NcclTestRun, world_size_of
 from atoll.schedule.bus_bandwidth import BUSBW_FACTOR
 from atoll.simulator.calibration import Observation
 from atoll.simulator.communicator import Communicator, communicator
-from atoll.simulator.nccl_environment import nccl_environment
+from atoll.simulator.nccl_constants import NCCL_VERSION
+from atoll.simulator.nccl_environment import nccl_environment, nccl_version
 from atoll.topology.cluster import Cluster, Integers
 from atoll.topology.presets import PRESETS, preset
 
@@ -107,12 +108,21 @@ def observations(
             f"{run.source}: {'collective not known' if not run.collective else run.collective + ' is not modelled'}; "
             "say which it is with --collective"
         )
-    allowed = nccl_environment(environment, run.collective)
+    allowed = nccl_environment(environment, run.collective, _version_of(run))
     return [
         Observation(comm, run.collective, float(row.size_bytes), time_s, allowed, row.dtype or "float")
         for row in run.rows
         if row.size_bytes > 0 and (time_s := best_time_s(row)) is not None
     ]
+
+
+def _version_of(run: NcclTestRun) -> str:
+    """NCCL's version that a run names, or the one whose constants are known."""
+    try:
+        nccl_version(run.nccl_version)
+    except SpecError:
+        return NCCL_VERSION
+    return run.nccl_version
 
 
 def best_time_s(row: NcclTestRow) -> float | None:

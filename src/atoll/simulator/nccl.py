@@ -24,7 +24,8 @@ from atoll.simulator.accuracy_record import HELD_OUT_SPREADS, PRESET_SPREADS
 from atoll.simulator.calibration import Calibration
 from atoll.simulator.communicator import Communicator, communicator
 from atoll.simulator.nccl_environment import NcclEnvironment, nccl_environment
-from atoll.simulator.nccl_time import NO_FACTORS, Factors, Time, collective_time, is_point_to_point, point_to_point_time
+from atoll.simulator.nccl_point_to_point import is_point_to_point, point_to_point_time
+from atoll.simulator.nccl_time import NO_FACTORS, Factors, Time, collective_time
 from atoll.simulator.nccl_tuner import Estimate, algorithms_of, estimates, refused
 from atoll.simulator.prediction import Choice, Prediction, Spread, band_of, interval, wider
 from atoll.topology.cluster import Cluster
@@ -37,12 +38,14 @@ _TOKEN_BYTES = 4
 def predict(
     cluster: Cluster, collective: str, size_bytes: float, gpus: int | ArrayLike | None = None, *,
     environment: Mapping[str, str] | None = None, dtype: str = "float", calibration: Calibration | None = None,
+    version: str = constants.NCCL_VERSION,
 ) -> Prediction:  # fmt: skip
     """What NCCL takes for one collective.
 
     ``size_bytes`` is nccl-tests' size (the whole vector; for all-to-all what a rank sends in all). ``gpus`` are GPU
     numbers, or how many from the first on; ``None``: all. ``environment`` are NCCL's variables, ``dtype`` nccl-tests'
-    name of the type. Raises ``SpecError``.
+    name of the type, ``version`` NCCL's: what sends and receives do before 2.29 is known, its tuner is always that of
+    ``nccl_constants``. Raises ``SpecError``.
     """
     name = collective.replace("-", "_")
     if name == "barrier":
@@ -51,7 +54,7 @@ def predict(
         raise SpecError(f"unknown collective {collective!r}: {nearest(name, [*COLLECTIVES, 'barrier'])}")
     if not 0 <= size_bytes < 2**63:
         raise SpecError(f"expected a size of at least 0 bytes, got {size_bytes}")
-    allowed = nccl_environment(environment, name)
+    allowed = nccl_environment(environment, name, version)
     comm = communicator(cluster, gpus, allowed.transport)
     return predict_for(comm, name, size_bytes, allowed, dtype, calibration)
 
@@ -68,10 +71,11 @@ def predict_for(
     if comm.ranks == 1:
         time, algorithm, protocol, reason = Time(0.0, 0.0, "latency"), "none", "none", "one rank: nothing moves"
     elif is_point_to_point(collective):
-        time, protocol = point_to_point_time(comm, collective, size_bytes, environment, factors)
-        algorithm = constants.P2P
-        limit = constants.P2P_LL_THRESHOLD_BYTES
-        reason = f"sends and receives; LL up to {limit} bytes a message, Simple above"
+        time, parts = point_to_point_time(comm, collective, size_bytes, environment, factors)
+        algorithm, protocol, channels = constants.P2P, parts.protocol, parts.count
+        limit = environment.p2p_ll_bytes
+        over = f"{channels} channel{'s' if channels > 1 else ''}"
+        reason = f"sends and receives, {over} a message; LL up to {limit} bytes a channel, Simple above"
     else:
         ranked = estimates(comm, collective, size_bytes, environment, dtype)
         best = ranked[0]

@@ -8,12 +8,12 @@ Simple. Nothing here was fitted to a measurement of Atoll's accuracy page.
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 import msgspec
 
 NCCL_VERSION: Final = "2.30.7"
+VERSION: Final = (2, 30, 7)
 
 LL, LL128, SIMPLE = "LL", "LL128", "Simple"
 PROTOCOLS: Final = (LL, LL128, SIMPLE)
@@ -54,6 +54,8 @@ TREE_CORRECTION: Final[dict[str, tuple[float, ...]]] = {
 }  # fmt: skip
 
 NET_OVERHEAD_US: Final = 1.0
+EFA_TOLD_LATENCY_US: Final = 75.0
+"""What aws-ofi-nccl gives NCCL's tuner as the network's latency on p4d and p5 (``platform-aws.c``)."""
 RING_PLATEAU: Final = 1.4
 """Latency of a ring over several nodes in Simple once a channel's share is 64 B per rank; 1.9 before compute 8.0."""
 RING_PLATEAU_OLD: Final = 1.9
@@ -67,9 +69,14 @@ tuner's own figure for Blackwell lies above it."""
 NVLS_PIPELINE_STAGES: Final = 2
 """Scatter and gather on either side of the in-switch reduction; each holds one loop's chunks before data comes out."""
 P2P_LL_THRESHOLD_BYTES: Final = 16384
+"""Of what one channel carries of a message. Since 2.29 the channels that the message fills are counted; until 2.28.3
+(``src/enqueue.cc``) all that its peer could have."""
+P2P_LL_BY_PART_SINCE: Final = (2, 29)
+P2P_LL_STEP_BYTES: Final = 64 * 1024
 P2P_OPS_PER_BATCH: Final = 8
-P2P_CHANNELS: Final = 32
 P2P_CHUNK_BYTES: Final = 512 * 1024
+"""Steps in Simple over NVLink (NCCL_P2P_NVL_CHUNKSIZE); over PCIe and the network the next."""
+P2P_CHUNK_BYTES_ELSEWHERE: Final = 128 * 1024
 P2P_EFFICIENCY: Final = 0.875
 """Of what NVLinks carry in rings, an exchange of all pairs reaches this: 210 of 240 GB/s on A100, 320 of 371 on H100,
 640 of 722 on B200, NVIDIA GTC 2025 S72583."""
@@ -165,7 +172,19 @@ all-reduce of 8 B200 and 8 H200 that NVIDIA/nccl issue 1940 reports."""
 
 def gpu_facts(name: str) -> GpuFacts | None:
     """The facts of a GPU by its printed name; ``None`` for one that is not known."""
-    return next((gpu for gpu in GPUS if re.search(rf"(?<![A-Za-z0-9]){gpu.name}(?![0-9])", name, re.IGNORECASE)), None)
+    text = name.upper()
+    return next((gpu for gpu in GPUS if _names(text, gpu.name)), None)
+
+
+def _names(text: str, gpu: str) -> bool:
+    """Whether a GPU's name stands in a text as a word, which letters may follow, but no digit (A10 is in no A100)."""
+    at = text.find(gpu)
+    while at >= 0:
+        end = at + len(gpu)
+        if not (text[at - 1 : at].isalnum() or text[end : end + 1].isdigit()):
+            return True
+        at = text.find(gpu, at + 1)
+    return False
 
 
 def latency_factor(gpu: GpuFacts) -> float:

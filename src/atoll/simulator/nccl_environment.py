@@ -7,6 +7,7 @@ between commas, ``^`` in front for all but these; from 2.24 on also ``allreduce:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -24,6 +25,9 @@ UNDERSTOOD: Final = {
     "NCCL_PAT_ENABLE": "0: no PAT",
     "NCCL_MAX_NCHANNELS": "channels at most",
     "NCCL_MAX_CTAS": "channels at most",
+    "NCCL_MAX_P2P_NCHANNELS": "channels of sends and receives at most",
+    "NCCL_NCHANNELS_PER_PEER": "channels of one peer",
+    "NCCL_P2P_LL_THRESHOLD": "bytes of a send, for each of its channels, up to which it goes by LL",
     "NCCL_NET_GDR_LEVEL": "0 or LOC: no GPUDirect RDMA",
     "NCCL_PXN_DISABLE": "1: no PXN",
 }
@@ -35,7 +39,8 @@ _COLLECTIVES: Final = {
 
 
 class NcclEnvironment(msgspec.Struct, frozen=True):
-    """What the variables allow. ``algorithms`` and ``protocols`` are NCCL's names."""
+    """What the variables allow. ``algorithms`` and ``protocols`` are NCCL's names, ``version`` is NCCL's own;
+    ``channels_per_peer`` 0: as NCCL finds them."""
 
     algorithms: frozenset[str] = frozenset(constants.ALGORITHMS)
     protocols: frozenset[str] = frozenset(constants.PROTOCOLS)
@@ -44,12 +49,19 @@ class NcclEnvironment(msgspec.Struct, frozen=True):
     collnet: bool = False
     pat: bool = True
     max_channels: int = 32
+    max_p2p_channels: int = 32
+    channels_per_peer: int = 0
+    p2p_ll_bytes: int = constants.P2P_LL_THRESHOLD_BYTES
     transport: Transport = Transport()
+    version: tuple[int, ...] = constants.VERSION
     notes: tuple[str, ...] = ()
 
 
-def nccl_environment(variables: Mapping[str, str] | None, collective: str) -> NcclEnvironment:
-    """What ``variables`` allow for one collective. Raises ``SpecError`` for a value that NCCL would not take."""
+def nccl_environment(
+    variables: Mapping[str, str] | None, collective: str, version: str = constants.NCCL_VERSION
+) -> NcclEnvironment:
+    """What ``variables`` allow for one collective. Raises ``SpecError`` for a value that NCCL would not take, or a
+    version that is none."""
     given = {name: text.strip() for name, text in (variables or {}).items()}
     notes = tuple(
         f"{name}={text} is not modelled"
@@ -67,18 +79,36 @@ def nccl_environment(variables: Mapping[str, str] | None, collective: str) -> Nc
         collnet=_whole("NCCL_COLLNET_ENABLE", given.get("NCCL_COLLNET_ENABLE", "0"), 0) != 0,
         pat=_whole("NCCL_PAT_ENABLE", given.get("NCCL_PAT_ENABLE", "2"), 0) != 0,
         max_channels=min([32, *limits]),
+        max_p2p_channels=min(32, _given("NCCL_MAX_P2P_NCHANNELS", given, 1, 32)),
+        channels_per_peer=_given("NCCL_NCHANNELS_PER_PEER", given, 1, 0),
+        p2p_ll_bytes=_given("NCCL_P2P_LL_THRESHOLD", given, 0, constants.P2P_LL_THRESHOLD_BYTES),
         transport=Transport(
             gpudirect=given.get("NCCL_NET_GDR_LEVEL", "").upper() not in ("0", "LOC"),
             pxn=_whole("NCCL_PXN_DISABLE", given.get("NCCL_PXN_DISABLE", "0"), 0) == 0,
         ),
+        version=nccl_version(version),
         notes=notes,
     )
+
+
+def nccl_version(text: str) -> tuple[int, ...]:
+    """The numbers of a version such as 2.27.3, v2.28.3-1 or 2.26.2+cuda12.8."""
+    match = re.match(r"v?(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?(?![\d.])", text.strip())
+    if match is None:
+        raise SpecError(f"NCCL's version: expected numbers such as {constants.NCCL_VERSION}, got {text!r}")
+    return tuple(int(number) for number in match.groups() if number)
 
 
 def _whole(name: str, text: str, least: int) -> int:
     if not text.isdigit() or int(text) < least:
         raise SpecError(f"{name}: expected a whole number of at least {least}, got {text!r}")
     return int(text)
+
+
+def _given(name: str, variables: Mapping[str, str], least: int, otherwise: int) -> int:
+    """A whole number, or ``otherwise`` where the variable is not set."""
+    text = variables.get(name, "")
+    return _whole(name, text, least) if text else otherwise
 
 
 def _list(name: str, text: str, collective: str, known: tuple[str, ...]) -> frozenset[str]:

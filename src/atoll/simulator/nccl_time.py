@@ -1,21 +1,19 @@
 """How long NCCL's choice takes: latency, pipelines that fill, and bytes over the slowest link.
 
 The tuner's sum ``latency + bytes / bandwidth`` is right at both ends and too fast in the middle, because it leaves out
-how its kernels move data. Four things are added, each from NCCL's own constants:
+how its kernels move data. Three things are added, each from NCCL's own constants:
 
 - *Slices.* Ring in Simple sends a chunk in two slices. The last step of a round cannot overlap the next round's first,
   so each round of ``steps`` chunks takes half a chunk more: bytes count (1 + 1 / (2 steps)) times. On two GPUs that is
   a half more for all-gather, a quarter more for all-reduce.
 - *Pipelines.* In-switch reduction holds one loop of chunks in its scatter and one in its gather stage before results
-  flow: two loops of ``channels x heads x chunk`` bytes, with NCCL's table of chunk sizes. Chains (broadcast, reduce)
-  fill by one chunk per rank.
+  flow: two loops of ``channels x heads x chunk`` bytes, with NCCL's table of chunk sizes; a tree of such domains holds
+  as much at each of its levels. Chains (broadcast, reduce) fill by one chunk per rank.
 - *Clocks.* Kernels of small messages wait for instructions; latencies go with the GPU's clock and generation
   (``nccl_constants.latency_factor``), those of the network do not.
-- *Point-to-point.* All-to-all is ``n - 1`` messages per rank, in LL below 16 KiB each, of which a block of the kernel
-  takes up eight at a time.
 
-The network is counted once, as bytes out of the poorest domain; a ring leaves each domain once, all-to-all with the
-share of peers that lie outside. ``Factors`` scale the parts; they are 1 unless calibrated.
+The network is counted once, as bytes out of the poorest domain, which a ring leaves once. Sends and receives are
+``nccl_point_to_point``'s matter. ``Factors`` scale the parts; they are 1 unless calibrated.
 """
 
 from __future__ import annotations
@@ -107,7 +105,7 @@ def _rates(comm: Communicator, bus: float, factors: Factors, share: float = 1.0)
     return (intra, "intra") if intra < network else (network, "network")
 
 
-def _hops(comm: Communicator, algorithm: str, protocol: str, factors: Factors) -> tuple[float, float, float]:
+def hop_latencies_us(comm: Communicator, algorithm: str, protocol: str, factors: Factors) -> tuple[float, float, float]:
     """Base, hop within a domain and hop between domains, in us."""
     row = PROTOCOLS.index(protocol)
     scale = constants.latency_factor(comm.gpu)
@@ -133,7 +131,7 @@ def _ring(
     factors: Factors,
 ) -> Time:  # fmt: skip
     steps = ring_steps(collective, comm.ranks, comm.domains)
-    base, hop, inter = _hops(comm, RING, protocol, factors)
+    base, hop, inter = hop_latencies_us(comm, RING, protocol, factors)
     if comm.domains > 1:
         overhead = constants.NET_OVERHEAD_US * (2 if comm.amd_host else 1) * (3 if protocol == SIMPLE else 1)
         hop = max(hop, overhead)
@@ -170,7 +168,7 @@ def _tree(
     comm: Communicator, collective: str, size_bytes: float, protocol: str, environment: NcclEnvironment,
     factors: Factors,
 ) -> Time:  # fmt: skip
-    base, hop, inter = _hops(comm, TREE, protocol, factors)
+    base, hop, inter = hop_latencies_us(comm, TREE, protocol, factors)
     levels = math.floor(math.log2(comm.domains))
     if protocol == LL:
         full = _full_blocks(size_bytes, 1, factors)
@@ -187,7 +185,7 @@ def _in_switch(
     comm: Communicator, collective: str, size_bytes: float, algorithm: str, environment: NcclEnvironment,
     factors: Factors,
 ) -> Time:  # fmt: skip
-    _, hop, inter = _hops(comm, algorithm, SIMPLE, factors)
+    _, hop, inter = hop_latencies_us(comm, algorithm, SIMPLE, factors)
     levels = math.floor(math.log2(comm.domains))
     latency = hop + (2 * levels * inter if algorithm == NVLS_TREE else inter if comm.domains > 1 else 0.0)
     _, bus = bus_bandwidth(comm, collective, algorithm, SIMPLE, environment)
@@ -199,7 +197,8 @@ def _in_switch(
     if bus > peak:
         bus, network_bound = peak, False
     bus *= factors.network_bandwidth if network_bound else factors.bandwidth
-    carried = size_bytes + constants.NVLS_PIPELINE_STAGES * nvls_loop_bytes(comm, algorithm, size_bytes, environment)
+    stages = constants.NVLS_PIPELINE_STAGES * max(1, levels)
+    carried = size_bytes + stages * nvls_loop_bytes(comm, algorithm, size_bytes, environment)
     algorithm_rate = bus * bus_to_algorithm(comm, collective, algorithm)
     return _time(latency, carried, algorithm_rate, "network" if network_bound else "intra")
 
@@ -227,7 +226,7 @@ def _other(
     factors: Factors,
 ) -> Time:  # fmt: skip
     """CollNet and PAT."""
-    base, hop, inter = _hops(comm, algorithm, SIMPLE, factors)
+    base, hop, inter = hop_latencies_us(comm, algorithm, SIMPLE, factors)
     per_domain = comm.ranks_per_domain
     if algorithm == PAT:
         latency = base + math.ceil(math.log2(max(2, comm.domains))) * inter / 3.5 + 2.8 * comm.ranks / comm.domains
@@ -239,58 +238,3 @@ def _other(
     _, bus = bus_bandwidth(comm, collective, algorithm, SIMPLE, environment)
     bus, bound = _rates(comm, bus, factors)
     return _time(latency, size_bytes, bus * bus_to_algorithm(comm, collective, algorithm), bound)
-
-
-def point_to_point_time(
-    comm: Communicator, collective: str, size_bytes: float, environment: NcclEnvironment,
-    factors: Factors = NO_FACTORS,
-) -> tuple[Time, str]:  # fmt: skip
-    """The time of what NCCL makes of sends and receives (all-to-all, gather, scatter, send-recv), and the protocol."""
-    n = comm.ranks
-    one_way = collective == "send_recv"
-    per_peer = size_bytes if one_way else size_bytes / n
-    peers = 1 if one_way else n - 1
-    protocol = LL if per_peer <= constants.P2P_LL_THRESHOLD_BYTES else SIMPLE
-    if protocol not in environment.protocols:
-        protocol = SIMPLE
-    # Not a ring: what calibration found for a ring's Simple steps is not of single messages.
-    plain = msgspec.structs.replace(factors, simple_base=factors.ll_base, simple_hop=factors.ll_hop)
-    base, hop, inter = _hops(comm, RING, protocol, plain)
-    latency = base + hop
-    if protocol == LL:
-        latency += hop * math.ceil(peers / constants.P2P_OPS_PER_BATCH)
-    else:
-        latency += hop * (math.ceil(peers / constants.P2P_OPS_PER_BATCH) - 1)
-    share = 0.5 if protocol == LL else 1.0
-    rate = (comm.exchange_bytes_per_s if collective == "all_to_all" else comm.intra_bytes_per_s) * factors.bandwidth
-    # What stays within the largest domain; a pair of neighbours across the boundary sends nothing else.
-    local = per_peer * min(peers, comm.per_domain - 1)
-    if protocol == SIMPLE and comm.link == constants.NVLINK:
-        # The last chunks still have to be copied out of their buffers, at about twice the rate of NVLink; beside PCIe's
-        # rate that is nothing.
-        local += min(local, constants.P2P_CHANNELS * constants.P2P_CHUNK_BYTES / 2)
-        rate *= constants.P2P_EFFICIENCY
-    times = {"intra": local / (rate * share) if local else 0.0}
-    if comm.domains > 1:
-        away = peers - comm.per_domain + 1 if not one_way else 1
-        latency += inter + (away - 1) * constants.NET_OVERHEAD_US
-        network = share * factors.network_bandwidth
-        if one_way:
-            times["network"] = per_peer * max(1, comm.nics) / (comm.network_bytes_per_s * network)
-        elif collective == "all_to_all":
-            times["network"] = per_peer * comm.exchange_s_per_byte / network
-            beyond = per_peer * n * comm.beyond_leaf * comm.ranks_per_node
-            times["leaf"] = beyond / (comm.leaf_bytes_per_s * network)
-        else:
-            times["network"] = per_peer * away / (comm.network_bytes_per_s * network)
-    if protocol == LL:
-        # One channel a peer: what LL carries on one of twelve.
-        channels = max(1, graph_channels(comm, RING, environment)[0])
-        times["LL"] = per_peer * channels / (comm.gpu.generation.ll_max[0] * 1e9)
-    bound = max(times, key=lambda name: times[name])
-    return Time(latency * 1e-6, times[bound], "intra" if bound == "LL" else bound), protocol
-
-
-def is_point_to_point(collective: str) -> bool:
-    """Whether NCCL has no algorithm of its own for it."""
-    return collective in ("all_to_all", "gather", "scatter", "send_recv")

@@ -138,10 +138,12 @@ def refused(
 def _protocol_fits(comm: Communicator, algorithm: str, protocol: str, environment: NcclEnvironment) -> bool:
     if algorithm not in (RING, TREE):
         return protocol == SIMPLE
-    if protocol != LL128 or environment.protocols_given:
+    if protocol == SIMPLE or environment.protocols_given:
         return True
+    if protocol == LL:
+        return comm.ordered
     # LL128 relies on 128-byte stores arriving whole: NVLink, and NICs behind PCIe switches at most.
-    return comm.link == constants.NVLINK and comm.gpu.compute >= 70
+    return comm.ordered and comm.link == constants.NVLINK and comm.gpu.compute >= 70
 
 
 def _estimate(
@@ -257,7 +259,7 @@ def latency_us(comm: Communicator, collective: str, algorithm: str, protocol: st
     intra = constants.HOP_LATENCY_US[comm.link][algorithm][row]
     per_domain, nodes = comm.ranks_per_domain, comm.domains
     inter_row = constants.HOP_LATENCY_US[constants.NET][TREE if algorithm == RING and per_domain == 1 else algorithm]
-    inter = inter_row[row] + comm.network_latency_s * 1e6 * (2 if protocol == SIMPLE else 1)
+    inter = inter_row[row] + comm.told_latency_us * (2 if protocol == SIMPLE else 1)
     levels = math.floor(math.log2(nodes))
     if algorithm == RING:
         steps = ring_steps(collective, comm.ranks, comm.domains)

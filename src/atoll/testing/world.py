@@ -93,11 +93,11 @@ class _World:
             return machine.move(lane.number, self.rng.choice((16, 48, 1 << 20)))
         if lane.incoming:
             wire = self.wires.setdefault((lane.peer, rank, lane.channel), bytearray())
-            before = machine.unfinished()
+            before = machine.position()
             machine.nudge(lane.number)
             view = machine.buffer_for(lane.number)
             if view is None or not wire:
-                return machine.unfinished() != before
+                return machine.position() != before
             count = self.rng.randint(1, min(len(view), len(wire)))
             view[:count] = wire[:count]
             del wire[:count]

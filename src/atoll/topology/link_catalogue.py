@@ -81,6 +81,11 @@ def pcie(gt_per_s: float, width: int, *, source: str = "") -> Speed:
 _NIC_LATENCY: Final = assumed(0.6e-6, "a NIC and its cable: about half of the 1.0 to 1.3 us of a small RDMA write")
 _HOP_LATENCY: Final = assumed(0.25e-6, "a switch, 0.13 to 0.33 us port to port by various data sheets, and its cable")
 _INFINIBAND: Final = measured(0.96, f"24 of 25 and 48 of 50 GB/s, all-to-all across nodes: {_SLIDES}")
+_EFA_LATENCY_S: Final = 8.1e-6
+_EFA_LATENCY: Final = (
+    "a card at either end: AWS's own model of NCCL over EFA (aws-ofi-nccl, nccl_ofi_model.cpp) has 20 us a hop between "
+    "p5 nodes where NCCL has 5.0 over InfiniBand, half of what is more at either end"
+)
 _EFA: Final = assumed(0.92, "Ethernet frames and SRD headers, below InfiniBand's 0.96")
 _ROCE: Final = assumed(0.94, "Ethernet frames and RoCE headers, below InfiniBand's 0.96")
 
@@ -96,11 +101,10 @@ def roce(gbit_per_s: float, figure: Figure) -> Speed:
     return Speed(rate, _NIC_LATENCY, _ROCE)
 
 
-def efa(gbit_per_s: float, source: str) -> Speed:
-    """An EFA card's share of the network of AWS."""
-    return Speed(
-        vendor(gbit_per_s * 1e9 / 8, source), assumed(5e-6, "SRD adds several microseconds to InfiniBand's"), _EFA
-    )
+def efa(gbit_per_s: float, source: str, *, rdma_write: bool = True) -> Speed:
+    """An EFA card's share of the network of AWS. Without RDMA write (p4d) NCCL may use no protocol but Simple."""
+    kind = "EFA" if rdma_write else "EFA without RDMA write"
+    return Speed(vendor(gbit_per_s * 1e9 / 8, source), derived(_EFA_LATENCY_S, f"{kind}, {_EFA_LATENCY}"), _EFA)
 
 
 def uplink(cable: Speed) -> Speed:

@@ -17,7 +17,6 @@ Links are local directed numbers (2l forwards, 2l + 1 back); tables are padded w
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
@@ -28,6 +27,7 @@ from atoll.topology.cluster import Integers
 from atoll.topology.node_type import ISLAND_KINDS, NETWORK, LinkKind, NodeType, kind_of
 
 _HOST_KINDS: Final = frozenset({LinkKind.PCIE, LinkKind.C2C, LinkKind.SMP})
+_STAGED_KINDS: Final = _HOST_KINDS | {LinkKind.DRAM}
 
 Path = tuple[int, ...]
 
@@ -72,6 +72,10 @@ class _Finder:
         for number, link in enumerate(node_type.links):
             self.edges.setdefault(link.a, []).append((link.b, 2 * number, link.kind))
             self.edges.setdefault(link.b, []).append((link.a, 2 * number + 1, link.kind))
+        self.kinds = {name: kind_of(name) for name in (*node_type.devices, *self.edges)}
+        self.memories = [name for name in node_type.devices if self.kinds[name] == "mem"]
+        self.lengths: dict[Path, tuple[int, int, int]] = {}
+        self.known: dict[tuple[str, frozenset[LinkKind], tuple[str, ...]], dict[str, Path]] = {}
 
     def find(self) -> NodePaths:
         peers = [[self._between_gpus(a, b) for b in self.gpus] for a in self.gpus]
@@ -117,14 +121,12 @@ class _Finder:
 
     def _staged(self, a: str, b: str, near: str) -> Path | None:
         """By way of the memory that is nearest to ``near``; without such a device, by way of nothing but the CPU."""
-        memories = [name for name in self.type.devices if kind_of(name) == "mem"]
-        if not memories:
+        if not self.memories:
             return self._host(a, b)
-        kinds = _HOST_KINDS | {LinkKind.DRAM}
         best: tuple[tuple[int, int, int], Path] | None = None
-        for memory in memories:
-            first = self._shortest(a, memory, kinds, ("pcie", "cpu"))
-            second = self._shortest(memory, b, kinds, ("pcie", "cpu"))
+        for memory in self.memories:
+            first = self._shortest(a, memory, _STAGED_KINDS, ("pcie", "cpu"))
+            second = self._shortest(memory, b, _STAGED_KINDS, ("pcie", "cpu"))
             if first is None or second is None:
                 continue
             leg = first if near == a else second
@@ -146,10 +148,12 @@ class _Finder:
 
     def _length(self, path: Path) -> tuple[int, int, int]:
         """Sockets crossed, CPUs crossed, links."""
-        links = [self.type.links[number // 2] for number in path]
-        sockets = sum(link.kind is LinkKind.SMP for link in links)
-        cpus = len({end for link in links for end in (link.a, link.b) if kind_of(end) == "cpu"})
-        return sockets, cpus, len(path)
+        if path not in self.lengths:
+            links = [self.type.links[number // 2] for number in path]
+            sockets = sum(link.kind is LinkKind.SMP for link in links)
+            cpus = len({end for link in links for end in (link.a, link.b) if self.kinds[end] == "cpu"})
+            self.lengths[path] = sockets, cpus, len(path)
+        return self.lengths[path]
 
     def _word(self, path: Path) -> str:
         """The word of ``nvidia-smi topo -m`` for a path over PCIe."""
@@ -171,31 +175,31 @@ class _Finder:
     def _step(self, a: str, b: str) -> int:
         return next((number for end, number, _ in self.edges.get(a, ()) if end == b), -1)
 
-    def _shortest(self, a: str, b: str, kinds: Iterable[LinkKind], through: tuple[str, ...]) -> Path | None:
+    def _shortest(self, a: str, b: str, kinds: frozenset[LinkKind], through: tuple[str, ...]) -> Path | None:
         """The path of least (sockets, CPUs, links) over links of ``kinds`` and devices of kind ``through``."""
         if a == b:
             return ()
-        allowed = frozenset(kinds)
-        done: set[str] = set()
+        key = (a, kinds, through)
+        if key not in self.known:
+            self.known[key] = self._from(a, kinds, through)
+        return self.known[key].get(b)
+
+    def _from(self, a: str, kinds: frozenset[LinkKind], through: tuple[str, ...]) -> dict[str, Path]:
+        """The shortest path from ``a`` to every device; of equal ones the one of lower link numbers."""
+        found: dict[str, Path] = {}
         queue: list[tuple[tuple[int, int, int], Path, str]] = [((0, 0, 0), (), a)]
         while queue:
-            cost, path, at = heapq.heappop(queue)
-            if at == b:
-                return path
-            if at in done:
+            (sockets, cpus, links), path, at = heapq.heappop(queue)
+            if at in found:
                 continue
-            done.add(at)
-            if at != a and kind_of(at) not in through:
+            found[at] = path
+            if at != a and self.kinds[at] not in through:
                 continue
             for end, number, kind in self.edges.get(at, ()):
-                if kind in allowed and end not in done:
-                    more = (kind is LinkKind.SMP, kind_of(end) == "cpu", 1)
-                    heapq.heappush(queue, (_sum(cost, more), (*path, number), end))
-        return None
-
-
-def _sum(cost: tuple[int, int, int], more: tuple[int, int, int]) -> tuple[int, int, int]:
-    return cost[0] + more[0], cost[1] + more[1], cost[2] + more[2]
+                if kind in kinds and end not in found:
+                    cost = sockets + (kind is LinkKind.SMP), cpus + (self.kinds[end] == "cpu"), links + 1
+                    heapq.heappush(queue, (cost, (*path, number), end))
+        return found
 
 
 def _padded(paths: list[list[Path | None]]) -> Integers:

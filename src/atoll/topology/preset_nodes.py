@@ -147,7 +147,7 @@ def gb300_tray() -> NodeType:
 
 
 def aws_p4d() -> NodeType:
-    cable = catalogue.efa(100, "AWS EC2 user guide, p4d.24xlarge: 400 Gb/s on 4 network cards")
+    cable = catalogue.efa(100, "AWS EC2 user guide, p4d.24xlarge: 400 Gb/s on 4 network cards", rdma_write=False)
     host = _host(8, 4, 4, 2, _GEN3, _GEN3, _GEN3, catalogue.XEON_SKYLAKE, _DDR4_6, cable)
     return NodeType(
         "aws-p4d", A100_40, (_switched(8, catalogue.nvlink3()), *host), nvswitch_chips=6,

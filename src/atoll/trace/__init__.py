@@ -1,0 +1,1 @@
+"""What happened: one event model for real runs and for virtual time."""
