@@ -18,7 +18,8 @@ from atoll.runtime.arrays import Array
 
 
 def demo(*arguments: str) -> str:
-    command = [sys.executable, "-m", "atoll", "demo", "hang", "--show", "1.2s", *arguments]
+    command = [sys.executable, "-m", "atoll", "demo", "hang", "--show", "100ms", "--heartbeat-timeout", "3s"]
+    command += arguments
     result = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert result.returncode == 0, result.stderr
     return result.stdout

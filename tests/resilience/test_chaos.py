@@ -187,7 +187,7 @@ def test_a_short_run_keeps_every_promise() -> None:
     """Each kind that is possible here."""
     kinds = ["kill", "stop", "close"] + ["partition"] * networks_possible()
     result = chaos("--faults", "4", "--world", "3", "--seed", "2", "--kinds", ",".join(kinds), "--json",
-                   "--hang-after", "90s", "--heartbeat-timeout", "3s")  # fmt: skip
+                   "--hang-after", "90s", "--heartbeat-timeout", "4s")  # fmt: skip
     assert result.returncode == 0, result.stdout + result.stderr
     document = json.loads(result.stdout)
     assert document["schema_version"] == 2

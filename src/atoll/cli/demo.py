@@ -64,7 +64,8 @@ def hang(world_size: int, rank: int, show: str, heartbeat_timeout: str, as_json:
 
 def hang_lines(seen: Hang, victim: int) -> list[str]:
     """The first part, for people."""
-    lines = [f"   {format_duration(seen.seconds)} later {seen.raised or 'nobody'} has raised anything, and all wait:"]
+    looked = format_duration(float(f"{seen.seconds:.2g}"))
+    lines = [f"   {looked} later {seen.raised or 'nobody'} has raised anything, and all wait:"]
     for rank, others in sorted(seen.waits_on.items()):
         lines.append(f"     rank {rank} waits for {_ranks(others)}")
     lines.append(f"     rank {victim} says nothing")

@@ -69,13 +69,20 @@ def hang(world_size: int, victim: int, seconds: float) -> Hang:
     with _Stage(world_size, 0, _wait_for_ever) as (world, stage):
         stage.work()
         stage.break_rank(victim, Kind.STOP)
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            world.listen(end)
-        waits_on = {e.rank: tuple(e.facts[0]) for e in world.events if e.what == "waits"}
+        begun, before = time.monotonic(), len(world.events)
+        while time.monotonic() < begun + seconds:
+            world.listen(begun + seconds)
+        others = set(range(world_size)) - {victim}
+        # On a crowded host they may be slow to look.
+        stage.wait_for(
+            lambda: others <= {e.rank for e in world.events[before:] if e.what in ("waits", "error")},
+            "not every rank has said whom it waits for",
+        )
+        waits_on = {e.rank: tuple(e.facts[0]) for e in world.events[before:] if e.what == "waits"}
         raised = sum(e.what in ("error", "gone") for e in world.events)
+        looked_s = time.monotonic() - begun
         world.signal(victim, signal.SIGCONT)
-        return Hang(seconds, waits_on, raised)
+        return Hang(looked_s, waits_on, raised)
 
 
 def recover(world_size: int, victim: int, kind: Kind, heartbeat_s: float) -> Recovered:

@@ -192,12 +192,16 @@ def _edges(
 ) -> Iterator[tuple[Numbers, Numbers]]:
     """Pairs of pieces of different lanes, before and after, for some ranks at a time. Lengths are in chunks."""
     ranks = proven.schedule.header.world_size
+    whole = len(cuts) == int(cuts.sum())
     batch = max(1, ranks * _CHUNKS_AT_A_TIME // max(1, int(chunks.sum())))
     for low_rank in range(0, ranks, batch):
         found = derive(proven, range(low_rank, min(low_rank + batch, ranks)))
         room = (found.before_side == READ) & (found.after_side == APPLY) & (step[found.before] == step[found.after])
         kept = np.flatnonzero(~room & (lane[found.before] != lane[found.after]))
         before, after = found.before[kept], found.after[kept]
+        if whole:
+            yield before.astype(np.int32), after.astype(np.int32)
+            continue
         start, length = found.after_index[kept], found.num_chunks[kept]
         long_before, long_after = chunks[before] / cuts[before], chunks[after] / cuts[after]
         low = np.floor(start / long_after + _NEAR).astype(np.int64)
