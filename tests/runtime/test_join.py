@@ -21,6 +21,9 @@ from atoll.runtime.messages import Arrive, Linked
 from atoll.runtime.visit import Visit
 from atoll.runtime.wire import FrameWriter
 
+# A deadline that is to pass, though not before those that come have met, on a busy host too.
+LATE_S = 2.0
+
 
 def unix() -> str:
     return f"unix:@atoll-test-{secrets.token_hex(8)}"
@@ -135,13 +138,13 @@ def test_candidate_ports_that_are_taken_are_passed_over() -> None:
 
 def test_ranks_that_never_came_are_named_by_those_that_did() -> None:
     rendezvous = unix()
-    futures = together(place(0, 5, rendezvous), place(2, 5, rendezvous), timeout_s=0.5)
+    futures = together(place(0, 5, rendezvous), place(2, 5, rendezvous), timeout_s=LATE_S)
     for future in futures:
         error = future.exception()
         assert isinstance(error, CollectiveTimeout)
         assert error.culprits == (1, 3, 4)
         assert "ranks 1 and 3-4 of 5 never came to the rendezvous unix:@" in str(error)
-        assert "within 500 ms" in str(error)
+        assert "within 2 s" in str(error)
 
 
 def test_without_rank_0_the_others_say_so() -> None:
@@ -155,7 +158,7 @@ def test_without_rank_0_the_others_say_so() -> None:
 
 def test_a_rank_claimed_twice_is_refused_naming_both_and_the_first_stays() -> None:
     rendezvous = unix()
-    futures = together(place(0, 3, rendezvous), place(2, 3, rendezvous), place(2, 3, rendezvous), timeout_s=1.0)
+    futures = together(place(0, 3, rendezvous), place(2, 3, rendezvous), place(2, 3, rendezvous), timeout_s=LATE_S)
     errors = [future.exception() for future in futures]
     assert isinstance(errors[0], CollectiveTimeout)
     assert errors[0].culprits == (1,), "one rank 2 has stayed"
@@ -171,7 +174,7 @@ def test_a_rank_claimed_twice_is_refused_naming_both_and_the_first_stays() -> No
 @pytest.mark.parametrize("where", [unix, lambda: f"127.0.0.1:{free_port()}"])
 def test_a_second_rank_0_is_refused_naming_both(where: Callable[[], str]) -> None:
     rendezvous = where()
-    futures = together(place(0, 2, rendezvous), place(0, 2, rendezvous), timeout_s=1.0)
+    futures = together(place(0, 2, rendezvous), place(0, 2, rendezvous), timeout_s=LATE_S)
     errors = [future.exception() for future in futures]
     refused = [error for error in errors if isinstance(error, SpecError)]
     assert len(refused) == 1
@@ -197,7 +200,7 @@ def test_an_address_of_another_host_is_told() -> None:
 
 def test_ranks_that_disagree_about_the_size_are_told_both() -> None:
     rendezvous = unix()
-    futures = together(place(0, 2, rendezvous), place(1, 3, rendezvous), timeout_s=0.5)
+    futures = together(place(0, 2, rendezvous), place(1, 3, rendezvous), timeout_s=LATE_S)
     error = futures[1].exception()
     assert isinstance(error, SpecError)
     assert "says the world has 3 ranks, rank 0" in str(error)
@@ -210,7 +213,7 @@ def test_a_wrong_secret_is_refused_and_logged(caplog: pytest.LogCaptureFixture) 
         place(0, 3, rendezvous, b"right"),
         place(1, 3, rendezvous, b"wrong"),
         place(2, 3, rendezvous, None),
-        timeout_s=1.0,
+        timeout_s=LATE_S,
     )
     for future in futures[1:]:
         error = future.exception()
@@ -292,7 +295,7 @@ def test_a_rank_that_claims_another_than_it_has_shaken_hands_for_is_refused() ->
     port = free_port()
     rendezvous = f"127.0.0.1:{port}"
     with ThreadPoolExecutor(1) as pool:
-        future = pool.submit(join, place(0, 3, rendezvous), timeout_s=1.0)
+        future = pool.submit(join, place(0, 3, rendezvous), timeout_s=LATE_S)
         reach(("127.0.0.1", port)).close()
         with Visit(place(1, 3, rendezvous), ("127.0.0.1", port), time.monotonic() + PATIENCE_S) as visit:
             host = join(Placement(0, 1, 0, 1, "none", None)).peers[0].host
@@ -313,7 +316,7 @@ def test_the_kernel_vouches_for_the_user_at_a_unix_socket(monkeypatch: pytest.Mo
 def test_rank_0_lets_no_other_user_in(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(join_server, "vet_user", lambda _: "it belongs to user 7, this is user 8")
     rendezvous = unix()
-    futures = together(place(0, 2, rendezvous, None), place(1, 2, rendezvous, None), timeout_s=0.3)
+    futures = together(place(0, 2, rendezvous, None), place(1, 2, rendezvous, None), timeout_s=LATE_S)
     assert all(isinstance(future.exception(), CollectiveTimeout) for future in futures)
     assert "it belongs to user 7" in caplog.text
 

@@ -413,25 +413,37 @@ def test_an_interruption_while_finishing_does_not_lose_the_task(progresses: list
     assert progresses[0].wait(task)
 
 
+class OnSignal:
+    """What SIGUSR1 does to the main thread: ``act``, once, where it finds that thread waiting for events."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.progress = progress
+        self.acted = threading.Event()
+
+    def __call__(self, act: Callable[[], None]) -> None:
+        def handle(*_: object) -> None:
+            if not self.progress._amid and not self.acted.is_set():
+                self.acted.set()
+                act()
+
+        signal.signal(signal.SIGUSR1, handle)
+
+
 @pytest.fixture
-def on_signal() -> Iterator[Callable[[Callable[[], None]], None]]:
-    """Sets what SIGUSR1 does to the main thread."""
+def on_signal(progresses: list[Progress]) -> Iterator[OnSignal]:
     previous = signal.getsignal(signal.SIGUSR1)
-
-    def install(act: Callable[[], None]) -> None:
-        signal.signal(signal.SIGUSR1, lambda *_: act())
-
-    yield install
+    yield OnSignal(progresses[0])
     signal.signal(signal.SIGUSR1, previous)
 
 
-def interrupt_when_asleep(progress: Progress) -> threading.Thread:
-    """Signal the main thread once its task has stood still, so that it waits for events."""
+def interrupt_when_asleep(on_signal: OnSignal) -> threading.Thread:
+    """Signal the main thread once its task has stood still, until that meets it waiting for events."""
 
     def interrupt() -> None:
-        wait_for(lambda: control_of(progress).all_told("waiting"))
-        wait_for(lambda: not progress._amid)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+        wait_for(lambda: control_of(on_signal.progress).all_told("waiting"))
+        while not on_signal.acted.is_set():
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+            on_signal.acted.wait(0.01)
 
     thread = threading.Thread(target=interrupt)
     thread.start()
@@ -439,7 +451,7 @@ def interrupt_when_asleep(progress: Progress) -> threading.Thread:
 
 
 def test_an_interruption_while_waiting_for_events_ends_only_the_wait(
-    progresses: list[Progress], on_signal: Callable[[Callable[[], None]], None]
+    progresses: list[Progress], on_signal: OnSignal
 ) -> None:
     def act() -> None:
         raise TimeoutError("from a handler")
@@ -447,7 +459,7 @@ def test_an_interruption_while_waiting_for_events_ends_only_the_wait(
     on_signal(act)
     world = World(progresses)
     task = world.task(0, np.ones(10))
-    thread = interrupt_when_asleep(progresses[0])
+    thread = interrupt_when_asleep(on_signal)
     with pytest.raises(TimeoutError, match="from a handler"):
         progresses[0].wait(task)
     thread.join()
@@ -460,7 +472,7 @@ def test_an_interruption_while_waiting_for_events_ends_only_the_wait(
 
 @pytest.mark.parametrize("how", ["fail", "close", "collective"])
 def test_a_signal_handler_may_drive_while_its_thread_waits_for_events(
-    progresses: list[Progress], on_signal: Callable[[Callable[[], None]], None], how: str
+    progresses: list[Progress], on_signal: OnSignal, how: str
 ) -> None:
     worlds = [World(progresses, identity) for identity in (7, 8)]
     within = []
@@ -478,7 +490,7 @@ def test_a_signal_handler_may_drive_while_its_thread_waits_for_events(
 
     on_signal(act)
     task = worlds[0].task(0, np.ones(10))
-    thread = interrupt_when_asleep(progresses[0])
+    thread = interrupt_when_asleep(on_signal)
     assert progresses[0].wait(task)
     thread.join()
     if how == "collective":

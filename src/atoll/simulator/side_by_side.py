@@ -14,7 +14,7 @@ that leaves NICs idle gets as many channels as a node has NICs, each with an ord
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -31,7 +31,7 @@ from atoll.simulator.nccl import predict_for
 from atoll.simulator.nccl_environment import nccl_environment
 from atoll.simulator.timeline import timeline
 from atoll.topology.cluster import Cluster
-from atoll.topology.names import device_name, link_ends, link_name
+from atoll.topology.names import device_name, link_ends, link_names
 from atoll.topology.node_type import kind_of
 from atoll.topology.rail_orders import leaves_nics_idle, nics_per_node, rail_orders
 from atoll.trace.events import Trace
@@ -166,23 +166,27 @@ def play(
 
 def _links(cluster: Cluster, found: Outcome) -> tuple[LinkUse, ...]:
     could = cluster.usable_bytes_per_s * found.finish_s
+    at = found.link_bytes.nonzero()[0]
     used = [
-        LinkUse(link_name(cluster, int(at)), float(found.link_bytes[at]), float(found.link_bytes[at] / could[at]))
-        for at in found.link_bytes.nonzero()[0]
+        LinkUse(name, float(found.link_bytes[link]), float(found.link_bytes[link] / could[link]))
+        for link, name in zip(at, link_names(cluster, at.tolist()), strict=True)
     ]
     return tuple(sorted(used, key=lambda one: -one.use))
 
 
 def _waits(cluster: Cluster, found: Outcome) -> tuple[Wait, ...]:
     """The critical path by part, longest first, with how many parts are as busy as the one waited for."""
+    carrying = found.link_bytes.nonzero()[0].tolist()
+    named = sorted({*carrying, *(link for link, _ in found.critical_s if link >= 0)})
+    part_of = dict(zip(named, parts_of(cluster, named), strict=True)) | {-1: "latency"}
     spent: dict[str, float] = {}
     for link, time in found.critical_s:
-        part = "latency" if link < 0 else part_of(cluster, link)
+        part = part_of[link]
         spent[part] = spent.get(part, 0.0) + time
     use: dict[str, float] = {}
     could = cluster.usable_bytes_per_s * found.finish_s
-    for link in found.link_bytes.nonzero()[0].tolist():
-        part = part_of(cluster, link)
+    for link in carrying:
+        part = part_of[link]
         use[part] = max(use.get(part, 0.0), float(found.link_bytes[link] / could[link]))
     waits = []
     for part, time in sorted(spent.items(), key=lambda one: (-one[1], one[0])):
@@ -200,10 +204,10 @@ def _kind(part: str) -> str:
     return re.sub(r"\d+", "", part)
 
 
-def part_of(cluster: Cluster, link: int) -> str:
+def parts_of(cluster: Cluster, links: Sequence[int]) -> list[str]:
     """``node3/nic2`` for its cable and its PCIe links, either way; any other link by its own name."""
-    for end in link_ends(cluster, link):
-        name = device_name(cluster, int(end))
-        if kind_of(name.rpartition("/")[2]) == "nic":
-            return name
-    return link_name(cluster, link)
+    parts = []
+    for ends, own in zip(zip(*link_ends(cluster, links), strict=True), link_names(cluster, links), strict=True):
+        names = [device_name(cluster, int(end)) for end in ends]
+        parts.append(next((name for name in names if kind_of(name.rpartition("/")[2]) == "nic"), own))
+    return parts

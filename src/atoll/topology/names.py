@@ -7,6 +7,7 @@ routing the spines of a pod (and plane) are one device, and the cores one, becau
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -117,7 +118,19 @@ def device_name(cluster: Cluster, device: int) -> str:
 
 def link_name(cluster: Cluster, number: int) -> str:
     """``node3/gpu0 -> island3/nvswitch0``; a cable among several of the same ends has its number behind it."""
-    first, second = (int(end) for end in link_ends(cluster, number))
+    return link_names(cluster, [number])[0]
+
+
+def link_names(cluster: Cluster, numbers: Sequence[int]) -> list[str]:
+    """Of many links in a row, which is quicker than one by one."""
+    firsts, seconds = link_ends(cluster, numbers)
+    return [
+        _link_name(cluster, number, first, second)
+        for number, first, second in zip(numbers, firsts.tolist(), seconds.tolist(), strict=True)
+    ]
+
+
+def _link_name(cluster: Cluster, number: int, first: int, second: int) -> str:
     name = f"{device_name(cluster, first)} -> {device_name(cluster, second)}"
     fabric = cluster.fabric
     if fabric is None or number < cluster.first_leaf_link:

@@ -63,7 +63,11 @@ def leaves_nics_idle(
 ) -> bool:  # fmt: skip
     """Whether transfers between these ranks, which cross islands, leave out a direction of a NIC near to one's GPU."""
     places: NDArray[np.int64] = np.asarray(gpus, dtype=np.int64)
-    ends = np.unique(np.stack((places[np.asarray(src)], places[np.asarray(dst)], np.asarray(channel)), axis=1), axis=0)
+    lanes: NDArray[np.int64] = np.asarray(channel, dtype=np.int64)
+    shape = (cluster.num_gpus, cluster.num_gpus, int(lanes.max(initial=0)) + 1)
+    # As one number each: there are millions of transfers on a thousand ranks.
+    single = np.unique(np.ravel_multi_index((places[np.asarray(src)], places[np.asarray(dst)], lanes), shape))
+    ends = np.stack(np.unravel_index(single, shape), axis=1)
     islands = [cluster.island_of_gpu(ends[:, side]) for side in (0, 1)]
     if (islands[0] == islands[1]).all():
         return False
