@@ -170,30 +170,31 @@ def _past_shorter_chunks(events: _Events, group_start: IntArray, group_end: IntA
 
 def _merge(events: _Events, before: IntArray, after: IntArray) -> Dependencies:
     """Single-chunk edges between events joined into runs; a row's edges with itself dropped, since it runs in order."""
-    keep = events.row[before] != events.row[after]
-    before, after = before[keep], after[keep]
-    after_end = events.row[after] * 2 + events.side[after]
-    before_end = events.row[before] * 2 + events.side[before]
-    ahead = events.place[after] - events.place[before]  # a row may meet another twice: by its operand and its target
+    end = events.row * 2 + events.side
+    before_end, after_end = end[before], end[after]
+    keep = before_end >> 1 != after_end >> 1
+    before, after, before_end, after_end = before[keep], after[keep], before_end[keep], after_end[keep]
+    place = events.place[after]
+    ahead = place - events.place[before]  # a row may meet another twice: by its operand and its target
     ahead -= ahead.min(initial=0)
-    order = order_by(after_end, before_end, ahead, events.place[after])
-    before, after, before_end, after_end = before[order], after[order], before_end[order], after_end[order]
-    ahead = ahead[order]
+    order = order_by(after_end, before_end, ahead, place)
+    before_end, after_end, ahead, place = before_end[order], after_end[order], ahead[order], place[order]
     joins: npt.NDArray[np.bool_] = (
         (after_end[1:] == after_end[:-1])
         & (before_end[1:] == before_end[:-1])
         & (ahead[1:] == ahead[:-1])
-        & (np.diff(events.place[after]) == 1)
+        & (np.diff(place) == 1)
     )
-    starts = np.flatnonzero(np.r_[True, ~joins][: len(before)])
-    first_before, first_after = before[starts], after[starts]
+    starts = np.flatnonzero(np.r_[True, ~joins][: len(order)])
+    first = order[starts]
+    before_end, after_end = before_end[starts], after_end[starts]
     return Dependencies(
-        rank=events.owner[first_after],
-        before=events.row[first_before],
-        before_side=events.side[first_before],
-        before_index=events.place[first_before],
-        after=events.row[first_after],
-        after_side=events.side[first_after],
-        after_index=events.place[first_after],
-        num_chunks=np.diff(np.r_[starts, len(before)]),
+        rank=events.owner[after[first]],
+        before=before_end >> 1,
+        before_side=before_end & 1,
+        before_index=events.place[before[first]],
+        after=after_end >> 1,
+        after_side=after_end & 1,
+        after_index=place[starts],
+        num_chunks=np.diff(np.r_[starts, len(order)]),
     )
