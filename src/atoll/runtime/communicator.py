@@ -41,7 +41,6 @@ from atoll.runtime.choice import Chooser, layout_of
 from atoll.runtime.link import ByteCount
 from atoll.runtime.plans import AlgorithmLike, Plans, transfer_plan
 from atoll.runtime.process import Process
-from atoll.runtime.ready import ReadyCall
 from atoll.runtime.record import Recorder, gather_trace
 from atoll.runtime.recovery import Agreed, Recovery
 from atoll.runtime.reduction import OperationLike, Reduction, reduction
@@ -98,10 +97,8 @@ class Communicator:
     ) -> Any:  # fmt: skip
         """The reduction of every rank's ``array``, on every rank; any shape, the same on all ranks."""
         asked = order_asked(deterministic, order, self._order)
-        if out is not None and timeout is None and not async_op:
-            ready = self._seen("all_reduce", array, out, op, None, algorithm, asked)
-            if ready is not None:
-                return self._caller.call(ready, array, out, self._caller.timeout_s, result=out)  # type: ignore[arg-type]
+        if (done := self._again("all_reduce", array, out, op, algorithm, asked, async_op, timeout)) is not None:
+            return done
         source = as_input("all_reduce", array)
         return self._start("all_reduce", source, out, source.shape, source.size, op, None, algorithm,
                            async_op, timeout, order=asked)  # fmt: skip
@@ -119,11 +116,14 @@ class Communicator:
         In place, ``out`` is that part of ``array`` itself, and the rest of ``array`` is left undefined: algorithms
         keep partial results there.
         """
+        asked = order_asked(deterministic, order, self._order)
+        if (done := self._again("reduce_scatter", array, out, op, algorithm, asked, async_op, timeout)) is not None:
+            return done
         source = as_input("reduce_scatter", array)
         size = int(balanced(source.size, self.world_size)[self.rank])
         shape = _block_shape(source.shape, self.world_size, size)
         return self._start("reduce_scatter", source, out, shape, source.size, op, None, algorithm,
-                           async_op, timeout, order=order_asked(deterministic, order, self._order))  # fmt: skip
+                           async_op, timeout, order=asked)  # fmt: skip
 
     def all_gather(
         self, array: npt.ArrayLike, *, out: Array | None = None, algorithm: AlgorithmLike = "auto",
@@ -134,6 +134,8 @@ class Communicator:
         Blocks are of one size, but where ``out`` is given and N does not divide its size, blocks are its balanced
         parts, as ``reduce_scatter`` makes them.
         """
+        if (done := self._again("all_gather", array, out, None, algorithm, "any", async_op, timeout)) is not None:
+            return done
         source = as_input("all_gather", array)
         length = self._gathered_length("all_gather", source, out)
         return self._start("all_gather", source, out, _joined_shape(source.shape, self.world_size), length,
@@ -175,6 +177,8 @@ class Communicator:
         async_op: bool = False, timeout: float | None = None,
     ) -> Any:  # fmt: skip
         """Block b of ``array`` goes to rank b; block i of the result is from rank i. N must divide its size."""
+        if (done := self._again("all_to_all", array, out, None, algorithm, "any", async_op, timeout)) is not None:
+            return done
         source = as_input("all_to_all", array)
         return self._start("all_to_all", source, out, source.shape, source.size, None, None, algorithm,
                            async_op, timeout)  # fmt: skip
@@ -224,10 +228,16 @@ class Communicator:
     ) -> Any:
         """Return once every rank has called it."""
         timeout_s = self._check(timeout)
-        token = np.ones(1, dtype=np.uint8)
+        caller, token = self._caller, np.ones(1, dtype=np.uint8)
+        if not async_op and type(algorithm) is str:
+            seen = caller.seen.get(("barrier", algorithm))
+            if seen is not None:
+                return caller.call(seen, token, token, timeout_s)
         plan = self._plans.plan("barrier", algorithm, None, True, 1, 1)
-        ready = self._caller.ready("barrier", plan, token.dtype, reduction("bor", token.dtype))
-        return self._caller.call(ready, token, token, timeout_s, async_op)
+        ready = caller.ready("barrier", plan, token.dtype, reduction("bor", token.dtype))
+        if type(algorithm) is str:
+            caller.seen["barrier", algorithm] = ready
+        return caller.call(ready, token, token, timeout_s, async_op)
 
     # -- point to point ----------------------------------------------------------------------------------------------
 
@@ -419,34 +429,35 @@ class Communicator:
             source = source.copy()
         ready = self._caller.ready(collective, plan, dtype, chosen, root)
         finish = self._finisher(chosen, target, result)
-        if finish is None and result is not None and (type(op) is str or op is None) and type(algorithm) is str:
-            key = (collective, op, root, algorithm, order, id(dtype), source.size, result.size, in_place)
+        as_is = root is None and finish is None and result is not None and in_place <= plan.in_place
+        if as_is and (type(op) is str or op is None) and type(algorithm) is str:
+            key = (collective, op, algorithm, order, id(dtype), source.size, result.size, in_place)  # type: ignore[union-attr]
             self._caller.seen[key] = ready
         return self._caller.call(ready, source, target, timeout_s, async_op, result, finish)
 
-    def _seen(
-        self, collective: str, array: object, out: object, op: OperationLike | None, root: int | None,
-        algorithm: AlgorithmLike, order: Order,
-    ) -> ReadyCall | None:  # fmt: skip
-        """The call of an earlier one like this, where nothing about the arrays asks for more than to make it again."""
-        if type(array) is not np.ndarray or type(out) is not np.ndarray:
+    def _again(
+        self, collective: str, array: object, out: object, op: OperationLike | None, algorithm: AlgorithmLike,
+        order: Order, async_op: bool, timeout: float | None,
+    ) -> Array | None:  # fmt: skip
+        """``out``, after a call like an earlier one, where nothing about the arrays asks for more than to make it
+        again; None where it has to be made the long way."""
+        if type(array) is not np.ndarray or type(out) is not np.ndarray or async_op or timeout is not None:
             return None
         if (type(op) is not str and op is not None) or type(algorithm) is not str:
             return None
-        dtype, flags, in_place = array.dtype, array.flags, array is out
-        ready = self._caller.seen.get(
-            (collective, op, root, algorithm, order, id(dtype), array.size, out.size, in_place)
-        )
+        caller, dtype, flags, in_place = self._caller, array.dtype, array.flags, array is out
+        ready = caller.seen.get((collective, op, algorithm, order, id(dtype), array.size, out.size, in_place))
         if ready is None or ready.dtype is not dtype or out.dtype is not dtype:
             return None
-        if not (flags.c_contiguous and flags.aligned and self._caller.unharmed()) or self._closed:
+        if not (flags.c_contiguous and flags.aligned and caller.unharmed()) or self._closed:
             return None
         written = out.flags
         if not written.carray or not (
             in_place or (flags.owndata and written.owndata) or not np.may_share_memory(array, out)
         ):
             return None
-        return ready
+        caller.call(ready, array, out, caller.timeout_s)
+        return out
 
     def _finisher(
         self, chosen: Reduction | None, target: Array | None, result: Array | None
