@@ -76,7 +76,7 @@ def simulate(
     bandwidth, and for too many pieces.
     """
     check_jobs(jobs)
-    if segment_bytes is not None and segment_bytes <= 0:
+    if segment_bytes is not None and not segment_bytes > 0:
         raise SpecError(f"segment_bytes: expected more than 0, got {segment_bytes}")
     pieces, lanes = cut(jobs, cluster, segment_bytes, transport)
     fairness = Fairness(cluster, lanes.routes)
