@@ -33,8 +33,6 @@ from atoll.simulator.pieces import Numbers, Pieces, cut
 from atoll.topology.cluster import Cluster, Floats, Integers
 from atoll.topology.routes import DEFAULT_TRANSPORT, Transport
 
-__all__ = ["Job", "Outcome", "RowTimes", "simulate"]
-
 _TOGETHER: Final = 1e-12  # times that differ by this share are one: sums in another order
 _LATEST_S: Final = float(np.finfo(np.float64).max)
 
