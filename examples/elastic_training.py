@@ -123,7 +123,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         command = [
             sys.executable, "-m", "atoll", "launch", "-n", str(options.ranks), "--spares", str(options.spares),
-            "--tolerate", str(options.faults), "--heartbeat-timeout", "2s", "--grace", "1s", __file__,
+            "--tolerate", str(options.faults), "--heartbeat-timeout", "4s", "--grace", "1s", __file__,
             "--checkpoints", options.checkpoints or folder,
         ]  # fmt: skip
         for name in ("ranks", "spares", "faults", "seed", "steps"):

@@ -6,6 +6,7 @@ An event is (seconds from the beginning, what, ranks):
 ``stop``     they stop (SIGSTOP); ``go``: they go on. ``late`` is a stop of a healthy rank, which must not be accused
 ``kill``     they are gone; ``close``: all their connections end, they live on
 ``cut``      nothing gets from them to the others or back, while they reach each other; ``mend``: it does again
+``pair``     nothing gets from one of the two to the other; everybody else reaches both
 ``depart``   they close communicator 0, having done with it
 ``propose``  they come to agreement 1 of communicator 0, with their number as one bit less than all
 ``expire``   the deadline of their call has passed
@@ -31,7 +32,9 @@ def play(world: Clockwork, log: Sequence[Event], until: float) -> Clockwork:
         world.run(max(0.0, began + at - world.now))
         if what == "cut":
             others = [rank for rank in range(world.size) if rank not in ranks]
-            world.split(ranks, others)
+            world.cut |= {pair for rank in ranks for other in others for pair in ((rank, other), (other, rank))}
+        elif what == "pair":
+            world.cut |= {(ranks[0], ranks[1]), (ranks[1], ranks[0])}
         elif what == "mend":
             world.cut = set()
         else:

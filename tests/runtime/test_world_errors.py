@@ -179,8 +179,15 @@ def test_a_deadline_names_who_never_came() -> None:
 
 def interrupted(comm: Communicator) -> Any:
     if comm.rank == 0:
-        signal.signal(signal.SIGALRM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
-        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        ledger = comm._caller.process.control._ledgers[comm._caller.identity]
+
+        def interrupt(*_: object) -> None:
+            if ledger.inside:  # else the call has still to begin, and there would be nothing to tell the others
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                raise KeyboardInterrupt
+
+        signal.signal(signal.SIGALRM, interrupt)
+        signal.setitimer(signal.ITIMER_REAL, 0.3, 0.05)
         with contextlib.suppress(KeyboardInterrupt):
             comm.barrier()
         return caught(comm.barrier)
@@ -350,8 +357,14 @@ def test_a_forked_child_is_no_rank_and_does_not_disturb_its_parent() -> None:
 
 def closes_in_a_signal_handler(comm: Communicator) -> Any:
     if comm.rank == 0:
-        signal.signal(signal.SIGALRM, lambda *_: comm.close())
-        signal.setitimer(signal.ITIMER_REAL, 0.3)
+
+        def close(*_: object) -> None:
+            if not comm._caller.process.progress._amid:  # amid a move it is refused
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                comm.close()
+
+        signal.signal(signal.SIGALRM, close)
+        signal.setitimer(signal.ITIMER_REAL, 0.3, 0.05)
         return caught(lambda: comm.recv(np.ones(1), 1))
     roster = comm._caller.process.control._machine.roster
     while not roster.is_gone(0):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+import msgspec
 import numpy as np
 import plain_flow
 import pytest
@@ -169,3 +170,29 @@ def test_fine_segments_come_close_to_exact_fluids(situation: tuple[Cluster, list
     found = simulate(jobs, on, segment_bytes=SIZE / 256, transport=OWN_NIC).finish_s
     # Not nearer: a segment that waits leaves its share of a link to others, a fluid that trickles leaves the rest.
     assert found == pytest.approx(fluid_time_s(on, jobs, OWN_NIC), rel=0.1)
+
+
+def test_no_job_and_one_without_transfers_take_no_time() -> None:
+    on = cluster(1, 3)
+    nothing = simulate([], on, row_times=True)
+    assert (nothing.finish_s, nothing.critical_s, nothing.rows) == (0, (), ())
+    lonely = Job(proven("ring", 1), (2,), SIZE, start_s=0.25)
+    both = simulate([lonely, Job(proven("ring", 2), (0, 1), SIZE)], on, transport=OWN_NIC)
+    assert both.job_finish_s == pytest.approx((0.25, SIZE / 90e6))
+
+
+def test_a_link_without_bandwidth_is_named() -> None:
+    on = cluster(2, 1)
+    link = int(find_routes(on, [0], [1], 0, OWN_NIC).links[0])
+    dead = msgspec.structs.replace(on, shares=((link, 0.0),))
+    with pytest.raises(SpecError, match=r"node0/gpu0 -> .* has no bandwidth"):
+        alone(dead, proven("ring", 2))
+
+
+@pytest.mark.parametrize(
+    ("segment_bytes", "said"),
+    [(0, "more than 0"), (float("nan"), "more than 0"), (1e-3, "pieces to move"), (1e-320, "pieces to move")],
+)
+def test_segments_that_cannot_be_are_refused(segment_bytes: float, said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        alone(cluster(1, 4), proven("ring", 4), segment_bytes=segment_bytes)

@@ -14,7 +14,7 @@ import time
 from typing import Final
 
 CROWDED_S: Final = 0.001  # a yield that takes so long has given the core to somebody who keeps it
-UNYIELDING_S: Final = 0.05  # from then on for so long there is no yielding
+UNYIELDING_S: Final = 0.002  # from then on for so long there is no yielding: for this wait, and not for those to come
 
 
 class Yielding:

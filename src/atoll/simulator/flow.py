@@ -33,8 +33,6 @@ from atoll.simulator.pieces import Numbers, Pieces, cut
 from atoll.topology.cluster import Cluster, Floats, Integers
 from atoll.topology.routes import DEFAULT_TRANSPORT, Transport
 
-__all__ = ["Job", "Outcome", "RowTimes", "simulate"]
-
 _TOGETHER: Final = 1e-12  # times that differ by this share are one: sums in another order
 _LATEST_S: Final = float(np.finfo(np.float64).max)
 
@@ -76,7 +74,7 @@ def simulate(
     bandwidth, and for too many pieces.
     """
     check_jobs(jobs)
-    if segment_bytes is not None and segment_bytes <= 0:
+    if segment_bytes is not None and not segment_bytes > 0:
         raise SpecError(f"segment_bytes: expected more than 0, got {segment_bytes}")
     pieces, lanes = cut(jobs, cluster, segment_bytes, transport)
     fairness = Fairness(cluster, lanes.routes)

@@ -142,7 +142,8 @@ def _cut_one(proven: ProvenSchedule, size_bytes: float, segment_bytes: float | N
     row_bytes = chunks * (size_bytes / table.header.chunks)
     cuts = np.ones(len(step), dtype=np.int64)
     if segment_bytes is not None:
-        cuts = np.maximum(1, np.ceil(row_bytes / segment_bytes - _NEAR)).astype(np.int64)
+        longest = max(segment_bytes, float(row_bytes.max(initial=0)) / (MAX_PIECES + 1))
+        cuts = np.maximum(1, np.ceil(row_bytes / longest - _NEAR)).astype(np.int64)
     count = int(cuts.sum())
     _check_room(room - count)
     first_piece = np.concatenate(([0], np.cumsum(cuts)))
