@@ -9,7 +9,7 @@ import secrets
 import socket
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -50,12 +50,13 @@ def free_port() -> int:
 
 def run_ranks(
     world_size: int, function: Callable[..., Any], *args: Any, timeout: float = 20.0, transport: str = "auto",
-    spares: int = 0, heartbeat: str = "",
+    spares: int = 0, heartbeat: str = "", hosts: Sequence[str] = (),
 ) -> list[Any]:  # fmt: skip
     """``function(communicator, *args)`` on every rank; the values, in rank order. A rank that fails fails the test."""
     outcomes = outcomes_of(
-        world_size, function, *args, timeout=timeout, transport=transport, spares=spares, heartbeat=heartbeat
-    )
+        world_size, function, *args, timeout=timeout, transport=transport, spares=spares, heartbeat=heartbeat,
+        hosts=hosts,
+    )  # fmt: skip
     failed = {rank: outcome for rank, outcome in enumerate(outcomes) if outcome.kind or outcome.exit_code}
     assert not failed, "\n".join(f"rank {rank}: {outcome.kind}: {outcome.error}" for rank, outcome in failed.items())
     return [outcome.value for outcome in outcomes]
@@ -63,9 +64,12 @@ def run_ranks(
 
 def outcomes_of(
     world_size: int, function: Callable[..., Any], *args: Any, timeout: float = 20.0, transport: str = "auto",
-    spares: int = 0, heartbeat: str = "",
+    spares: int = 0, heartbeat: str = "", hosts: Sequence[str] = (),
 ) -> list[Outcome]:  # fmt: skip
-    """What became of every rank, spares last. ``timeout`` is the communicator's, ``heartbeat`` a duration in words."""
+    """What became of every rank, spares last. ``timeout`` is the communicator's, ``heartbeat`` a duration in words.
+
+    ``hosts``: what each rank says for ATOLL_HOST.
+    """
     base = {
         "ATOLL_WORLD_SIZE": str(world_size),
         "ATOLL_RENDEZVOUS": f"127.0.0.1:{free_port()}",
@@ -78,7 +82,7 @@ def outcomes_of(
     try:
         for rank in range(world_size + spares):
             ours, theirs = _context.Pipe(duplex=False)
-            environ = {**base, "ATOLL_RANK": str(rank)}
+            environ = {**base, "ATOLL_RANK": str(rank), "ATOLL_HOST": hosts[rank] if hosts else ""}
             process = _context.Process(target=_rank_main, args=(theirs, environ, timeout, function, args), daemon=True)
             process.start()
             theirs.close()

@@ -20,6 +20,9 @@ behind the last: spares that take the place of lost ranks.
 (``srun --mpi=pmi2`` sets PMI's rank and size beside its own, which say more.)
 ``ATOLL_SECRET``, the same on all ranks, lets them use addresses outside of their host; ``ATOLL_LISTEN`` is the
 address to listen at and to be reached by, where the one that faces the rendezvous is not the right one.
+Ranks share a host where they share a boot of a kernel and a network namespace (no name is asked). ``ATOLL_HOST``
+divides one by hand: ranks that give different names there count as on different hosts, so they use TCP, and the
+hierarchical algorithm has them in different islands.
 ``ATOLL_RENDEZVOUS=host:port`` names the place where the ranks meet; rank 0 listens there while the world forms. Where
 it is absent:
 
@@ -55,6 +58,7 @@ DEFAULT_HEARTBEAT_S: Final = 5.0
 _FIRST_PORT: Final = 10240
 _END_PORT: Final = 32768
 _CANDIDATES: Final = 8
+MAX_HOST_LABEL: Final = 64
 # A batch script or an interactive shell is a step too, with step ids from here up (slurm.h), but no task of the job.
 _FIRST_SPECIAL_STEP: Final = 0xFFFFFFF0
 
@@ -82,8 +86,8 @@ class Placement:
 
     ``launcher`` says where it was read; ``job`` tells this start of this job from others (empty: the rendezvous alone
     does); ``rendezvous`` is None in a world of one; ``secret`` is ATOLL_SECRET, None when unset; ``listen`` is the
-    address to listen at, empty for the one that faces the rendezvous. The last ``spares`` ranks of the world are
-    spares: they join, and wait until they are needed.
+    address to listen at, empty for the one that faces the rendezvous; ``host`` is ATOLL_HOST. The last ``spares`` ranks
+    of the world are spares: they join, and wait until they are needed.
     """
 
     rank: int
@@ -96,6 +100,7 @@ class Placement:
     secret: bytes | None = field(default=None, repr=False)
     listen: str = ""
     spares: int = 0
+    host: str = ""
 
 
 @dataclass(frozen=True)
@@ -121,9 +126,10 @@ def read_placement(environ: Mapping[str, str]) -> Placement:
     """This process's place in its world. ``SpecError`` names the variable that is wrong or missing."""
     secret = environ.get("ATOLL_SECRET", "").encode() or None
     listen = environ.get("ATOLL_LISTEN", "")
+    host = _host_label(environ)
     family = _family(environ)
     if family is None:
-        return Placement(0, 1, 0, 1, "none", None, secret=secret, listen=listen)
+        return Placement(0, 1, 0, 1, "none", None, secret=secret, listen=listen, host=host)
     spares = _integer("ATOLL_SPARES", environ) if environ.get("ATOLL_SPARES") else 0
     rank, world_size = _rank_and_size(family.rank, family.world_size, environ, spares)
     local_rank = local_world_size = None
@@ -141,7 +147,7 @@ def read_placement(environ: Mapping[str, str]) -> Placement:
     if world_size > 1:
         rendezvous, job = _meeting_place(family, environ, world_size, local_world_size)
     return Placement(
-        rank, world_size, local_rank, local_world_size, family.launcher, rendezvous, job, secret, listen, spares
+        rank, world_size, local_rank, local_world_size, family.launcher, rendezvous, job, secret, listen, spares, host
     )  # fmt: skip
 
 
@@ -195,6 +201,13 @@ def _is_set(family: _Family, environ: Mapping[str, str]) -> bool:
         step = environ.get("SLURM_STEP_ID", environ.get("SLURM_STEPID", ""))
         return bool(environ.get(family.world_size)) and step.isdigit() and int(step) < _FIRST_SPECIAL_STEP
     return True
+
+
+def _host_label(environ: Mapping[str, str]) -> str:
+    label = environ.get("ATOLL_HOST", "")
+    if len(label) > MAX_HOST_LABEL:
+        raise SpecError(f"ATOLL_HOST: expected a name of at most {MAX_HOST_LABEL} characters, got {len(label)}")
+    return label
 
 
 def _integer(variable: str, environ: Mapping[str, str]) -> int:

@@ -54,7 +54,7 @@ def join(placement: Placement, *, timeout_s: float = 60.0, tuning: bytes = b"") 
     if world_size > MAX_WORLD_SIZE:
         raise SpecError(f"a world of {world_size} ranks: at most {MAX_WORLD_SIZE} can join")
     if world_size == 1:
-        alone = Peer(0, this_host(), os.getpid(), "127.0.0.1", 0)
+        alone = Peer(0, this_host(placement.host), os.getpid(), "127.0.0.1", 0)
         return Membership(0, 1, secrets.token_bytes(WORLD_ID_BYTES), secrets.token_bytes(32), (alone,), None, tuning)
     if placement.rendezvous is None:
         raise SpecError(f"a world of {world_size} ranks needs a rendezvous: set ATOLL_RENDEZVOUS=host:port")
@@ -124,7 +124,9 @@ class _Guest:
             self._listener = self._listener or own_listener(placement, visit.sock)
             address = placement.listen or address_facing(visit.sock)
             port = self._listener.getsockname()[1]
-            visit.introduce(Arrive(placement.rank, placement.world_size, this_host(), os.getpid(), address, port))
+            visit.introduce(
+                Arrive(placement.rank, placement.world_size, this_host(placement.host), os.getpid(), address, port)
+            )
             # Rank 0 answers when everyone is there, or when its own deadline has passed; leave it a moment more.
             return self._conclude(visit.answer(deadline + 1.0), self._listener)
 

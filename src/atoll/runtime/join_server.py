@@ -103,7 +103,7 @@ class _Server:
         self._world_size = placement.world_size
         self._listener = own_listener(placement, meeting)
         port = self._listener.getsockname()[1]
-        self._self = Arrive(0, placement.world_size, this_host(), os.getpid(), placement.listen, port)
+        self._self = Arrive(0, placement.world_size, this_host(placement.host), os.getpid(), placement.listen, port)
         self._arrivals: dict[int, _Arrival] = {}
         self._present: dict[int, _Arrival] = {}
         self._epoll = select.epoll()

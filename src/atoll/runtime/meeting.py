@@ -29,8 +29,8 @@ _UCRED: Final = struct.Struct("3i")
 Target = str | tuple[str, int]
 
 
-def this_host() -> Host:
-    """The host this process runs on."""
+def this_host(label: str = "") -> Host:
+    """The host this process runs on; ``label`` as ATOLL_HOST has it."""
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     network, processes = (os.stat(f"/proc/self/ns/{kind}") for kind in ("net", "pid"))
     return Host(
@@ -38,6 +38,7 @@ def this_host() -> Host:
         boot_id,
         f"{network.st_dev}:{network.st_ino}",
         f"{processes.st_dev}:{processes.st_ino}",
+        label,
     )
 
 

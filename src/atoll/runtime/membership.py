@@ -20,13 +20,15 @@ class Host(msgspec.Struct, frozen=True, array_like=True):
     """Where a rank's process lives. Two ranks share a kernel, its loopback and its process numbers when equal.
 
     ``boot_id`` names one boot of one kernel (``/proc/sys/kernel/random/boot_id``); ``network_namespace`` is
-    the identity of ``/proc/self/ns/net`` within it, ``process_namespace`` that of ``/proc/self/ns/pid``.
+    the identity of ``/proc/self/ns/net`` within it, ``process_namespace`` that of ``/proc/self/ns/pid``. ``label`` is
+    what ATOLL_HOST says: ranks with different ones count as on different hosts.
     """
 
     name: Text
     boot_id: Text
     network_namespace: Text
     process_namespace: Text = ""
+    label: Text = ""
 
 
 class Peer(msgspec.Struct, frozen=True, array_like=True):

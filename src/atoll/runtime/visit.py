@@ -87,7 +87,7 @@ def ask_holder(placement: Placement, target: Target, deadline: float) -> str:
     while True:
         try:
             with Visit(placement, target, until) as visit:
-                visit.introduce(Arrive(0, placement.world_size, this_host(), os.getpid(), "", 1))
+                visit.introduce(Arrive(0, placement.world_size, this_host(placement.host), os.getpid(), "", 1))
                 answer = visit.answer(until)
         except ConnectionRefusedError:
             if time.monotonic() >= refusing_until:
