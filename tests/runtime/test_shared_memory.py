@@ -1,6 +1,7 @@
 """Shared memory between ranks of one host: rings, what is lent and taken back, what is left behind (nothing)."""
 
 import gc
+import itertools
 import os
 import random
 import signal
@@ -17,10 +18,12 @@ from ranks import outcomes_of, run_ranks
 
 from atoll.algorithms.catalog import build
 from atoll.errors import AtollError, PeerLost, SpecError
-from atoll.runtime import introduction, shared_memory
+from atoll.runtime import introduction, lean, shared_memory
 from atoll.runtime.communicator import Communicator
 from atoll.runtime.descriptor import CallDescriptor
 from atoll.runtime.introduction import SEGMENT_BYTES, Introduction
+from atoll.runtime.lean import BoundLine, Stopped
+from atoll.runtime.linear import straighten
 from atoll.runtime.link import ByteCount, Pumped
 from atoll.runtime.machine import Machine
 from atoll.runtime.program import compile_program, transfer_program
@@ -232,6 +235,32 @@ def all_reduce_task(link: SharedLink, sequence: int, array: np.ndarray, rank: in
     for lane in program.lanes:
         link.add(task, lane.number, lane.incoming)
     return task
+
+
+def test_what_is_read_while_a_line_stops_is_noted_once(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what a line has lent, each is either done when it stops or reported to the machine later."""
+    length, link = 8 * (64 << 10), ends.links[0]
+    program = compile_program(prove(build("scatter", "direct", 2, root=0)), 0, length, 4, 128 << 10)
+    line = straighten(program)
+    assert line is not None
+    links = [None if lane.peer < 0 else link for lane in program.lanes]
+    bound = BoundLine(line, program, links, np.dtype(np.float32), None, 7)
+    memory = tuple(ends.heap.empty(size, np.float32) for size in (length, length // 2, 1))
+    monkeypatch.setattr(lean, "YIELDS", 0)
+    taken = itertools.count(0, 2)
+    stop = BoundLine._stopped
+
+    def stopping(*args: Any) -> Stopped:
+        monkeypatch.setattr(link.outlet, "taken", lambda: next(taken))  # the peer reads on between two looks
+        return stop(*args)
+
+    monkeypatch.setattr(BoundLine, "_stopped", stopping)
+    stopped = bound.run((memory[0], memory[1], memory[2]), 0, memory[2].view(np.uint8))
+    assert stopped is not None
+    sends = [number for number, posted in enumerate(stopped.posted) if posted]
+    held = [operation.number for _, operation, _ in link._lent]
+    assert len(sends) >= 3
+    assert sorted([number for number in sends if stopped.marks[number]] + held) == sends
 
 
 @pytest.mark.parametrize("algorithm", ["recursive_doubling", "ring", "halving_doubling"])

@@ -315,8 +315,10 @@ class BoundLine:
                 posted[number] = num_bytes
             if instruction.kind != WAIT and number not in self._lent:
                 marks[number] = num_bytes
+        # One look for each link: what is read after it is the machine's to find out.
+        held = {id(link): link.held() for link in self._shared}
         for number, (link, record) in self._lent.items():
-            if link.given_back(record):
+            if record not in held[id(link)]:
                 marks[number] = self.program.operations[number].num_bytes
         stuck = self._instructions[place]
         if stuck.kind in (RECEIVE, REDUCE, SEND):

@@ -301,10 +301,18 @@ class SharedLink(BaseLink[_Stream]):
 
     def given_back(self, record: int) -> bool:
         """Whether what was lent has been read."""
+        return self._forget_read() >= record
+
+    def held(self) -> set[int]:
+        """What was lent and has not been read."""
+        self._forget_read()
+        return {record + 1 for record, _, _ in self._lent}
+
+    def _forget_read(self) -> int:
         taken = self.outlet.taken()
         while self._lent and self._lent[0][0] < taken:
             self._lent.popleft()
-        return taken >= record
+        return taken
 
     def receive(
         self, sequence: int, fingerprint: int, target: Array, operand: Array | None, done: int, operation: Operation,
