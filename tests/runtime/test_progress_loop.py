@@ -422,7 +422,7 @@ class OnSignal:
 
     def __call__(self, act: Callable[[], None]) -> None:
         def handle(*_: object) -> None:
-            if not self.progress._amid and not self.acted.is_set():
+            if not self.progress._wheel.amid and not self.acted.is_set():
                 self.acted.set()
                 act()
 
@@ -519,9 +519,9 @@ def test_a_signal_handler_amid_a_move_is_refused_instead_of_hanging(progresses: 
 def test_the_wheel_is_not_lost_with_a_thread_that_was_interrupted_while_leaving_it(progresses: list[Progress]) -> None:
     """As if Ctrl-C came between the last byte and the release: the thread still has the wheel, and drives nothing."""
     world = World(progresses)
-    progresses[0]._driver = threading.get_ident()
+    progresses[0]._wheel.driver = threading.get_ident()
     progresses[0].fail(8, SpecError("over"), [])
-    assert progresses[0]._driver == 0
+    assert progresses[0]._wheel.driver == 0
     other = world.task(1, np.ones(10), asynchronous=True)
     task = world.task(0, np.ones(10), asynchronous=True)
     assert progresses[0].wait(task)

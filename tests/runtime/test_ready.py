@@ -81,6 +81,25 @@ def test_arrays_are_looked_at_each_time(world_size: int) -> None:
     run_ranks(world_size, other_arrays)
 
 
+def remembered(comm: Communicator) -> tuple[int, list[bytes]]:
+    """How many signatures are kept after many calls whose dtypes are equal but objects of their own."""
+    results = []
+    for _ in range(20):
+        array = np.arange(5).astype(np.dtype("f4").newbyteorder())
+        results.append(comm.all_reduce(array, out=np.empty(5, np.dtype("f4").newbyteorder())).tobytes())
+    empty, out = np.empty(0), np.empty(0)
+    for _ in range(3):
+        comm.all_reduce(empty, out=out)
+        comm.all_gather(empty, out=out)
+    return len(comm._caller.seen), results
+
+
+def test_a_dtype_made_anew_for_each_call_is_not_kept_each_time() -> None:
+    for kept, results in run_ranks(2, remembered):
+        assert kept <= 3
+        assert results == [(2 * np.arange(5)).astype(">f4").tobytes()] * 20
+
+
 def after_the_end(comm: Communicator) -> str:
     array, out = np.ones(3), np.empty(3)
     for _ in range(3):

@@ -359,7 +359,7 @@ def closes_in_a_signal_handler(comm: Communicator) -> Any:
     if comm.rank == 0:
 
         def close(*_: object) -> None:
-            if not comm._caller.process.progress._amid:  # amid a move it is refused
+            if not comm._caller.process.progress._wheel.amid:  # amid a move it is refused
                 signal.setitimer(signal.ITIMER_REAL, 0)
                 comm.close()
 

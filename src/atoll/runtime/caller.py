@@ -7,7 +7,6 @@ pair is a caller of two ranks, so that its transfers have a sequence of their ow
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
@@ -70,14 +69,11 @@ class Caller:
         self._ready: dict[tuple[Plan, np.dtype[Any], Reduction | None], ReadyCall] = {}
         self.seen: dict[tuple[object, ...], ReadyCall] = {}  # by what a communicator's caller gave
         self._scratch = _ScratchPool()
-        peers, rank = process.membership.peers, process.membership.rank
-        neighbours = sum(peer.host == peers[rank].host for peer in peers)
-        self._crowded = neighbours > len(os.sched_getaffinity(0))
         self._ledger = process.control.register(identity, self.world_ranks, process.progress.wakeup.set)
 
     def check(self, timeout: float | None) -> float:
         """The deadline of a call in seconds; raises what has ended this caller."""
-        error = self._ended() or self.process.control.failure(self.identity)
+        error = None if self.unharmed() else self._ended() or self.process.control.failure(self.identity)
         if error is not None:
             # Without the places where it was raised before, which hold on to the arrays of those calls.
             raise error.with_traceback(None)
@@ -102,7 +98,7 @@ class Caller:
         return ready
 
     def unharmed(self) -> bool:
-        """Whether nothing has ended this caller, as ``check`` finds it."""
+        """Whether nothing can have ended this caller: quicker to say than what has."""
         progress = self.process.progress
         return self._ledger.failure is None and self.error is None and progress.ended is None and not progress.broken
 
@@ -188,7 +184,9 @@ class Caller:
         if plan.line is None or links is None:
             return None
         ufunc = None if reduction is None else reduction.ufunc
-        ready.line = BoundLine(plan.line, plan.program, links, ready.dtype, ufunc, call.fingerprint(), self._crowded)
+        ready.line = BoundLine(
+            plan.line, plan.program, links, ready.dtype, ufunc, call.fingerprint(), self.process.crowded
+        )
         return ready.line
 
     def _links_of_line(self, plan: Plan) -> list[AnyLink | None] | None:

@@ -430,7 +430,8 @@ class Communicator:
         ready = self._caller.ready(collective, plan, dtype, chosen, root)
         finish = self._finisher(chosen, target, result)
         as_is = root is None and finish is None and result is not None and in_place <= plan.in_place
-        if as_is and (type(op) is str or op is None) and type(algorithm) is str:
+        # Equal dtypes may be objects of their own for each array: only those that are ``ready``'s are found again.
+        if as_is and ready.dtype is dtype and (type(op) is str or op is None) and type(algorithm) is str:
             key = (collective, op, algorithm, order, id(dtype), source.size, result.size, in_place)  # type: ignore[union-attr]
             self._caller.seen[key] = ready
         return self._caller.call(ready, source, target, timeout_s, async_op, result, finish)

@@ -196,7 +196,7 @@ class BoundLine:
         """Do one step across a socket as ``_patiently`` does."""
         link: Link = step.link  # type: ignore[assignment]
         fingerprint, operation = self._fingerprint, step.instruction.operation
-        waits, until = 0, 0.0
+        patience = _Patience(step.looks)
         source = target = operand = None
         sends = step.kind in (SEND, TOKEN_SEND)
         if step.source is not None:
@@ -221,21 +221,16 @@ class BoundLine:
                     return -1
                 if got == NEVER:
                     return 0
-            waits += 1
-            if waits > step.looks:
-                if waits == step.looks + 1:
-                    until = time.monotonic() + PATIENCE_S
-                elif waits > step.looks + YIELDS or time.monotonic() > until:
-                    return 0
-                os.sched_yield()
+            if not patience.lasts():
+                return 0
 
     def _patiently(self, step: _Step, memory: Memory, sequence: int, fingerprint: int) -> int:
         """Do one step, waiting a little; -1 when it is done, else how many of its bytes are."""
         instruction = step.instruction
         link: SharedLink = step.link  # type: ignore[assignment]  # a local move uses none
         operation = instruction.operation
-        done = waits = 0
-        until = 0.0
+        done = 0
+        patience = _Patience(step.looks)
         while True:
             if step.kind == SEND:
                 buffer, where = instruction.source  # type: ignore[misc]
@@ -257,7 +252,7 @@ class BoundLine:
                     done += got
                     if done == operation.num_bytes:
                         return -1
-                    waits = 0
+                    patience = _Patience(step.looks)
                     continue
             elif step.kind == WAIT:
                 lender, record = self._lent.get(operation.number, (None, 0))
@@ -276,14 +271,7 @@ class BoundLine:
                 assert step.kind in (MOVE, MOVE_REDUCE)
                 self._move(instruction, memory)
                 return -1
-            waits += 1
-            if waits > step.looks:
-                if waits == step.looks + 1:
-                    until = time.monotonic() + PATIENCE_S
-                elif waits > step.looks + YIELDS or time.monotonic() > until:
-                    return done
-                os.sched_yield()
-            if got == NEVER:
+            if got == NEVER or not patience.lasts():
                 return done
 
     def _move(self, instruction: Instruction, memory: Memory) -> None:
@@ -331,13 +319,34 @@ class BoundLine:
         return Stopped(marks, posted, rests, scratch)
 
 
+class _Patience:
+    """How long a step waits: ``looks`` times without a pause, then some yields of the processor."""
+
+    __slots__ = ("_looks", "_until", "_yields")
+
+    def __init__(self, looks: int) -> None:
+        self._looks = looks
+        self._yields = 0
+        self._until = 0.0
+
+    def lasts(self) -> bool:
+        """Whether to look again; to be asked after each look in vain."""
+        if self._looks:
+            self._looks -= 1
+            return True
+        if not self._yields:
+            self._until = time.monotonic() + PATIENCE_S
+        elif self._yields > YIELDS or time.monotonic() > self._until:
+            return False
+        self._yields += 1
+        os.sched_yield()
+        return True
+
+
 def _comes(words: memoryview, tail: int) -> bool:
     """Whether record ``tail`` comes within the patience of a line."""
-    until = time.monotonic() + PATIENCE_S
-    for _ in range(YIELDS):
-        os.sched_yield()
-        if words[HEAD] != tail:
-            return True
-        if time.monotonic() > until:
+    patience = _Patience(0)
+    while words[HEAD] == tail:
+        if not patience.lasts():
             return False
-    return False
+    return True

@@ -5,9 +5,11 @@ A process joins one world; all its communicators share what is here.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 
 from atoll.errors import PeerLost, SpecError
 from atoll.runtime.control import Control
@@ -34,6 +36,11 @@ class Process:
         self.closed = False
         self.spares: tuple[int, ...] = ()  # world ranks that wait until they are called
         self.spares_taken: set[int] = set()  # those that have been
+
+    @cached_property
+    def crowded(self) -> bool:
+        """Whether the ranks of this host outnumber the processors that this one may use."""
+        return len(self.membership.local_ranks) > len(os.sched_getaffinity(0))
 
     def connect(
         self,

@@ -35,6 +35,7 @@ from atoll.runtime.link import Pumped
 from atoll.runtime.shared_link import SharedLink
 from atoll.runtime.task import Task
 from atoll.runtime.wakeup import Wakeup
+from atoll.runtime.wheel import Wheel
 from atoll.runtime.yielding import Yielding
 
 SPINS = 30
@@ -67,13 +68,8 @@ class Progress:
         self._moving: deque[Task] = deque()
         self._look_at = 0.0
         self._yielding = Yielding()
-        self._turn = threading.Condition()
-        self._driver = 0  # the thread that has the wheel; 0: none
-        self._amid = False  # the driver is amid something, not waiting for events
-        self._waiters = 0
+        self._wheel = Wheel(self.wakeup.set)
         self._background: threading.Thread | None = None
-        self._background_drives = False
-        self._yield_wheel = False
         self._closed = False
         os.register_at_fork(after_in_child=partial(_after_fork, weakref.ref(self)))
 
@@ -84,8 +80,8 @@ class Progress:
     def submit(self, task: Task) -> None:
         """Start a task; it moves when some thread drives."""
         self._post(lambda: self._start(task))
-        if task.asynchronous:
-            self._wake_background()
+        if task.asynchronous and self.ended is None:
+            self._wheel.start_background(self._start_background)
 
     def wait(self, task: Task, deadline: float | None = None) -> bool:
         """Drive until ``task`` is finished or ``deadline`` (monotonic seconds) has passed; whether it is finished."""
@@ -100,24 +96,15 @@ class Progress:
 
         Whether it was taken; then ``end_alone`` gives it back.
         """
-        if self._driver or self._tasks or self._inbox or self._waiters or not self._turn.acquire(False):
+        if self._tasks or self._inbox or not self._wheel.take_alone():
             return False
-        try:
-            if self._driver or self._closed:
-                return False
-            self._driver = threading.get_ident()
-            self._amid = True
-            return True
-        finally:
-            self._turn.release()
+        if self._closed:  # it ends under a driver, so from here on it does not
+            self._wheel.leave_alone()
+            return False
+        return True
 
     def end_alone(self) -> None:
-        self._amid = False
-        # Without the lock: who waits has said so under it before it looked at who drives, so one of us sees the other.
-        self._driver = 0
-        if self._waiters or self._background is not None:
-            with self._turn:
-                self._turn.notify_all()
+        self._wheel.leave_alone()
 
     def snapshot(self, communicator_id: int, sequence: int) -> tuple[list[int], str]:
         """For a story, from any thread: the world ranks that a call waits for, and how far it is."""
@@ -154,8 +141,7 @@ class Progress:
             self._closed = True
 
         self._do(end)
-        with self._turn:
-            self._turn.notify_all()
+        self._wheel.tell()
         if self._background is not None and self._background is not threading.current_thread():
             self._background.join(JOIN_S)
         # Whoever drives leaves now. From here on a driver finds nothing to watch, and only refuses what it is given.
@@ -165,7 +151,7 @@ class Progress:
 
     def _post(self, action: Callable[[], None]) -> None:
         self._inbox.append(action)
-        if self._driver:
+        if self._wheel.driver:
             self.wakeup.set()
 
     def _do(self, action: Callable[[], None]) -> None:
@@ -175,7 +161,7 @@ class Progress:
         def act() -> None:
             action()
             done.set()
-            self._notify()
+            self._wheel.tell_waiters()
 
         self._post(act)
         self._drive_until(done.is_set)
@@ -183,7 +169,7 @@ class Progress:
     def _drive_until(self, done: Callable[[], bool], deadline: float | None = None) -> None:
         while not done():
             try:
-                if not self._take_wheel(done, deadline):
+                if not self._wheel.take(done, deadline):
                     return
                 self._drive(done, deadline)
             except BaseException as error:
@@ -192,72 +178,23 @@ class Progress:
                 self._interrupted(error)
                 raise
             finally:
-                self._leave_wheel()
+                self._wheel.leave()
             if self._closed or (deadline is not None and time.monotonic() >= deadline):
                 return
 
-    def _take_wheel(self, done: Callable[[], bool], deadline: float | None) -> bool:
-        """Become the driver; False when ``done``, or when the deadline passed, meanwhile."""
-        me = threading.get_ident()
-        with self._turn:
-            self._waiters += 1
-            try:
-                while self._driver not in (0, me):
-                    if done():
-                        return False
-                    if self._background_drives:
-                        self._yield_wheel = True
-                        self.wakeup.set()
-                    left = None if deadline is None else deadline - time.monotonic()
-                    if left is not None and left <= 0:
-                        return False
-                    self._turn.wait(left)
-                if self._driver == me and self._amid:
-                    raise SpecError(
-                        "called by a signal handler that has interrupted a collective of the same thread while it "
-                        "moved bytes: expected a call from another thread or after the collective"
-                    )
-                # A driver of this thread further up the stack gives way: it finds out when it goes on.
-                self._driver = me
-                return True
-            finally:
-                self._waiters -= 1
-
-    def _leave_wheel(self) -> None:
-        if self._driver == threading.get_ident():
-            with self._turn:
-                self._driver = 0
-                self._background_drives = self._yield_wheel = False
-                self._turn.notify_all()
-
-    def _notify(self) -> None:
-        if self._waiters:
-            with self._turn:
-                self._turn.notify_all()
-
-    def _wake_background(self) -> None:
-        with self._turn:
-            if self._background is None and self.ended is None:
-                thread = threading.Thread(target=self._run_background, name="atoll-progress", daemon=True)
-                thread.start()
-                self._background = thread
-            self._turn.notify_all()
+    def _start_background(self) -> None:
+        thread = threading.Thread(target=self._run_background, name="atoll-progress", daemon=True)
+        thread.start()
+        self._background = thread
 
     def _run_background(self) -> None:
-        while True:
-            with self._turn:
-                while not self._closed and (self._driver or self._waiters or not self._has_background_work()):
-                    self._turn.wait()
-                if self._closed:
-                    return
-                self._driver = threading.get_ident()
-                self._background_drives = True
+        while self._wheel.take_for_background(self._has_background_work, lambda: self._closed):
             try:
-                self._drive(lambda: self._yield_wheel or not self._has_background_work(), None)
+                self._drive(lambda: self._wheel.wanted or not self._has_background_work(), None)
             except BaseException as error:
                 self._interrupted(error)
             finally:
-                self._leave_wheel()
+                self._wheel.leave()
 
     def _has_background_work(self) -> bool:
         return bool(self._inbox) or any(task.asynchronous for task in self._tasks)
@@ -268,13 +205,13 @@ class Progress:
         me = threading.get_ident()
         spins = turns = 0
         while True:
-            self._amid = True
+            self._wheel.amid = True
             if self._inbox:
                 self._drain_inbox()
                 self._rouse()  # there may be links that were not told
             moved = self._pump_ready()
             if until() or self._closed:
-                self._amid = False
+                self._wheel.amid = False
                 return
             if moved:
                 spins = 0
@@ -286,7 +223,7 @@ class Progress:
                     now = time.monotonic()
                     self._look_around(now)
                     if deadline is not None and now >= deadline:
-                        self._amid = False
+                        self._wheel.amid = False
                         return
             elif spins < SPINS:
                 spins += 1
@@ -298,18 +235,18 @@ class Progress:
                 if self._look_around(now):
                     continue
                 if deadline is not None and now >= deadline:
-                    self._amid = False
+                    self._wheel.amid = False
                     return
                 if self._doze():
                     continue
                 sleep_s = self._patience(now, deadline)
-            self._amid = False
+            self._wheel.amid = False
             events = self._epoll.poll(sleep_s)
-            if self._driver != me:
+            if self._wheel.driver != me:
                 # A signal handler of this thread has driven meanwhile, and the wheel may be anybody's.
                 self._post(self._look_anew)
                 return
-            self._amid = True
+            self._wheel.amid = True
             for fd, event in events:
                 self._on_event(fd, event)
             if sleep_s:
@@ -401,7 +338,7 @@ class Progress:
                 self._drop(task, error)
             self._break(task.call.communicator_id, task.call.sequence, error)
             if not isinstance(error, Exception):
-                self._amid = False  # nothing else was in the making
+                self._wheel.amid = False  # nothing else was in the making
                 raise
             return Pumped.IDLE
         return result
@@ -512,7 +449,7 @@ class Progress:
         task.finished = True
         if task in self._tasks:
             self._tasks.remove(task)
-        self._notify()
+        self._wheel.tell_waiters()
         if interruption is not None:
             raise interruption
 
@@ -578,13 +515,13 @@ class Progress:
 
     def _interrupted(self, error: BaseException) -> None:
         """``error`` has come out of the loop. If we drive, end what may be in the making, and start from what is."""
-        if self._driver != threading.get_ident():
+        if not self._wheel.is_mine():
             return
-        if self._amid:
+        if self._wheel.amid:
             for task in list(self._tasks):
                 if not task.finished:
                     self._break(task.call.communicator_id, task.call.sequence, error)
-            self._amid = False
+            self._wheel.amid = False
         self._look_anew()
 
     def _look_anew(self) -> None:
@@ -610,8 +547,7 @@ class Progress:
         self._epoll.close()
         self.wakeup.close()
         # Locks and threads are those of the parent.
-        self._turn = threading.Condition()
-        self._driver = self._waiters = 0
+        self._wheel = Wheel(self.wakeup.set)
         self._background = None
         for link in self._links.values():
             link.close()

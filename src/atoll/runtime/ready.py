@@ -19,11 +19,10 @@ class ReadyCall:
     """``facts`` are those of its descriptors but for communicator and sequence. ``line`` is the plan's line bound to
     its links; None as long as not all of them are there, or where it has none."""
 
-    __slots__ = ("collective", "dtype", "facts", "line", "nothing", "plan", "reduction", "scratch", "typed_scratch")
+    __slots__ = ("dtype", "facts", "line", "nothing", "plan", "reduction", "scratch", "typed_scratch")
 
     def __init__(self, collective: str, plan: Plan, dtype: np.dtype[Any], reduction: Reduction | None,
                  root: int | None) -> None:  # fmt: skip
-        self.collective = collective
         self.plan = plan
         self.dtype = dtype
         self.reduction = reduction

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from atoll.schedule.prove import ProvenSchedule
+from atoll.schedule.sorting import order_by
 from atoll.simulator.flow import Outcome, RowTimes
 from atoll.simulator.job import Job
 from atoll.topology.cluster import Cluster
@@ -34,7 +35,7 @@ def _collective(job: Job, times: RowTimes) -> Collective:
     lowest = _lowest_chunk(proven)
     num_bytes = table.column("num_chunks") * (job.size_bytes / table.header.chunks)
     # Messages in the order of their lanes; the rows of one stand together.
-    order = travels[np.lexsort((travels, step[travels], channel[travels], dst[travels], src[travels]))]
+    order = travels[order_by(*(column[travels] for column in (src, dst, channel, step)))]
     keys = np.stack([column[order] for column in (src, dst, channel, step)])
     first = np.flatnonzero(np.r_[True, (keys[:, 1:] != keys[:, :-1]).any(axis=0)]) if len(order) else order
     sends = [
