@@ -65,9 +65,11 @@ def command(
     atoll launch -n 4 -- ./a.out --fast        any command
 
     Every rank finds its place in ATOLL_RANK, ATOLL_WORLD_SIZE, ATOLL_LOCAL_RANK, ATOLL_LOCAL_WORLD_SIZE,
-    ATOLL_RENDEZVOUS and ATOLL_SECRET; atoll.init() reads them. OMP_NUM_THREADS, unless it is set, becomes the number of
-    cores divided by N (at least 1), since N ranks with a thread for every core would get in each other's way.
-    PYTHONUNBUFFERED is set, so that output comes when it is printed. Ranks have no standard input.
+    ATOLL_RENDEZVOUS and ATOLL_SECRET; atoll.init() reads them. A rank that sets ATOLL_HOST to another name counts as on
+    another host, so that what is mixed (shared memory within, TCP between) can be tried on one. OMP_NUM_THREADS, unless
+    it is set, becomes the number of cores divided by N (at least 1), since N ranks with a thread for every core would
+    get in each other's way. PYTHONUNBUFFERED is set, so that output comes when it is printed. Ranks have no standard
+    input.
 
     When a rank fails, the others are told by their communicators, and ended after the grace. The exit status is that of
     the rank that failed first (128 + n for signal n), and a summary on stderr names it. A program that goes on without
